@@ -29,7 +29,8 @@ from ..text.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
 FORMAT = 'gluon_optbert model'
 VERSION = 1
 HEAD = 'head.json'
-_FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json')
+WEIGHTS = 'model.params'
+_FILES = ('architecture.json', WEIGHTS, 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def write_model(
         texts[HEAD] = json.dumps(model.head.to_dict(), indent=1) + '\n'
     with new_directory(directory, replace=replace) as staged:
         write_arrays(
-            staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()}
+            staged / WEIGHTS, {name: np.asarray(value, np.float32) for name, value in arrays.items()}
         )
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
         for name, text in texts.items():
@@ -124,7 +125,7 @@ def read_model(directory: Path) -> SavedModel:
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')
-    parameters = read_arrays(directory / 'model.params')
+    parameters = read_arrays(directory / WEIGHTS)
     parameters.pop(TIED, None)
     gates = {key: gate_name(key) for key in architecture.widths()}
     alphas = {key: parameters.pop(name) for key, name in gates.items() if name in parameters}

@@ -14,6 +14,7 @@ RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and
 RUN_DIR/round-N/shrunk           the model directory after the cut
 RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
 RUN_DIR/round-N/model            and after recovery
+RUN_DIR/round-N/forgotten.json   of a round whose networks were removed: what its network measured
 
 What is there is done: a run that was interrupted goes on behind it."""
 
@@ -25,7 +26,7 @@ import io
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ from ..architecture.parameters import Alphas, Parameters
 from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection, survivors
 from ..cutting.shrink import shrink
 from ..network.model import read_parameters
-from ..network.saved_model import SavedModel, read_model, write_model
-from ..runs.files import running, write_file
+from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
+from ..runs.files import read_json, running, sha256, write_file
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
 from ..runs.run_directory import RunDirectory, State
@@ -53,6 +54,7 @@ from .recipe import SCORES, PruneRecipe, PruningRecipe, check_ranking, unreachab
 from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
 from .report import (
     EMBEDDINGS,
+    FORGOTTEN,
     Round,
     gates_record,
     how_to_tell,
@@ -69,7 +71,7 @@ INPUTS_KEPT = 64  # held-out instances of a task, for verify
 LEAST_TEXT = 32  # sequences
 
 
-def prune(recipe: PruneRecipe, *, workers: Workers | None = None) -> list[Round]:
+def prune(recipe: PruneRecipe, *, workers: Workers | None = None, until: int | None = None) -> list[Round]:
     """Run Algorithm 1 for pre-training, going on where an interrupted run stopped.
 
     Parameters
@@ -77,6 +79,8 @@ def prune(recipe: PruneRecipe, *, workers: Workers | None = None) -> list[Round]
     recipe : PruneRecipe
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
+    until : int, optional
+        The last round to run, from 1. The run is not finished then, and goes on when it is called again.
 
     Returns
     -------
@@ -90,10 +94,12 @@ def prune(recipe: PruneRecipe, *, workers: Workers | None = None) -> list[Round]
     TrainingDiverged, Interrupted
         From the training.
     """
-    return run_algorithm(PretrainingObjective, recipe, workers or Workers())
+    return run_algorithm(PretrainingObjective, recipe, workers or Workers(), until)
 
 
-def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> list[Round]:
+def run_algorithm(
+    kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers, until: int | None = None
+) -> list[Round]:
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
         objective = _open(kind, recipe, workers)
@@ -102,12 +108,16 @@ def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: 
             note_origin(recipe.output, workers=workers.size)
         reporter = Reporter(recipe.output / 'metrics.jsonl', workers)
         run = Run(objective, cost, cost.cost(objective.whole), objective.round_steps(), reporter)
-        for number in range(1, len(recipe.shares()) + 1):
+        last = min(until or len(recipe.shares()), len(recipe.shares()))
+        # `forget` leaves rounds without their networks; only those behind the newest one have to be made
+        newest = max((n for n in range(1, last + 1) if (run.directory(n) / MODEL).is_dir()), default=0)
+        for number in range(1, last + 1):
             directory = run.directory(number)
-            if (directory / MODEL).is_dir():
+            if number <= newest:
                 read_ranking(directory)  # without which the round could not be verified
                 read_selection(directory / SELECTION)
-                current = read_model(directory / MODEL)
+                if number == newest:
+                    current = read_model(directory / MODEL)
             else:
                 current = run_round(run, current, number)
                 row = Round.of(current, number)
@@ -117,7 +127,7 @@ def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: 
                 for states in directory.glob('*-states*'):
                     shutil.rmtree(states, ignore_errors=True)
         rows = summary(recipe.output)
-        if workers.first:
+        if workers.first and last == len(recipe.shares()):
             write_report(rows, recipe, cost, objective.start.architecture, objective.whole)
         workers.barrier('finished')
     return rows
@@ -126,9 +136,11 @@ def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: 
 def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> PruningObjective:
     """Check everything before the first step, and lay the run directory out; the objective of the run."""
     recipe.check_workers(workers)
-    directory = RunDirectory(recipe)
+    directory, begun = RunDirectory(recipe), recipe.output / 'round-0' / MODEL
     if directory.state is State.BEGUN:
-        return kind(recipe, read_model(recipe.output / 'round-0' / MODEL), workers)
+        if not begun.is_dir():
+            _remake_start(kind, recipe, workers)
+        return kind(recipe, read_model(begun), workers)
     start, beside = kind.read(recipe)
     objective = kind(recipe, start, workers)
     problem = unreachable(recipe, start.architecture, objective.whole)
@@ -154,6 +166,44 @@ def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers)
 
     directory.lay_out(workers, write)
     return objective
+
+
+def forget(output: Path, numbers: Collection[int]) -> None:
+    """Remove the networks of some rounds of a run; round 0 is what was pruned.
+
+    What stays says how to make them again: the recipe, and of every round its gates, scores, selection and
+    measurements. The run goes on, or makes them again, bit for bit on the same processor, when it is resumed.
+    """
+    for number in numbers:
+        directory = Path(output) / f'round-{number}'
+        if not (directory / MODEL).is_dir():
+            continue
+        record = {
+            'sha256': sha256(directory / MODEL / WEIGHTS),
+            **Round.of(read_model(directory / MODEL), number).to_dict(),
+        }
+        write_file(directory / FORGOTTEN, (json.dumps(record, indent=1) + '\n').encode())
+        for name in STAGES:
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _remake_start(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> None:
+    """The network that a run began with, after `forget`; ValueError if the recipe's model is now another."""
+    place = recipe.output / 'round-0'
+    wanted = read_json(place / FORGOTTEN)['sha256']
+    start, beside = kind.read(recipe)
+    if workers.first:
+        again = place / 'again'
+        shutil.rmtree(again, ignore_errors=True)
+        write_model(again, start, extra=beside)
+        if sha256(again / WEIGHTS) == wanted:
+            again.rename(place / MODEL)
+    workers.barrier('start')
+    if not (place / MODEL).is_dir():
+        raise ValueError(
+            f'{recipe.model} is not the network that {recipe.output} began with: its weights have SHA-256 '
+            f'{wanted}'
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .recipe import PruningRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
 EMBEDDINGS = 'embeddings.json'  # of a round
+FORGOTTEN = 'forgotten.json'  # of one whose networks were removed
 _OF_CUT = ('before', 'after_cut', 'after_reconstruction')
 _FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors')
 
@@ -124,13 +125,16 @@ class Round:
 
 
 def summary(output: Path) -> list[Round]:
-    """Results of all finished rounds of a run, from its model directories."""
+    """Results of all finished rounds of a run, from its model directories, or what is left of them."""
     rows = []
     for number in range(len(list(Path(output).glob('round-*')))):
-        directory = Path(output) / f'round-{number}' / 'model'
-        if not directory.is_dir():
+        directory = Path(output) / f'round-{number}'
+        if (directory / 'model').is_dir():
+            rows.append(Round.of(read_model(directory / 'model'), number))
+        elif (directory / FORGOTTEN).is_file():
+            rows.append(Round.from_dict(read_json(directory / FORGOTTEN), source=str(directory / FORGOTTEN)))
+        else:
             break
-        rows.append(Round.of(read_model(directory), number))
     if len(rows) > 1 and rows[1].before:  # on the same instances as all other rows
         rows[0] = dataclasses.replace(rows[0], recovered=rows[1].before)
     return rows

@@ -16,6 +16,7 @@ from helpers.tiny import contents, environment
 
 from gluon_optbert.pruning import algorithm as pruning
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.recipe import save
 
 
 def test_existing_output_is_refused_and_untouched(pruned_run, shards_directory, model_directory):
@@ -83,6 +84,7 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 import gluon_optbert.runs.loading
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.recipe import save
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training import optimization
@@ -171,3 +173,34 @@ def test_run_killed_at_random_moments_ends_with_the_same_bits(
     assert results(tmp_path / 'run') == results(pruned_run[0])
     assert set(contents(tmp_path / 'run')) == set(contents(pruned_run[0]))
     assert os.listdir(tmp_path) == ['run']
+
+
+def test_rounds_are_run_one_by_one_forgotten_and_made_again_with_the_same_bits(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
+    output = tmp_path / 'run'
+    first = prune(recipe_for(shards_directory, model_directory, output), until=1)
+    assert [row.round for row in first] == [0, 1] and not (output / 'rounds.json').exists()
+    recipe = recipe_for(shards_directory, model_directory, output, resume=True)
+    assert prune(recipe) == pruned_run[1]
+    pruning.forget(output, [0, 1])
+    assert prune(recipe) == pruned_run[1] and not (output / 'round-1' / 'model').exists()
+    pruning.forget(output, [2])
+    assert prune(recipe) == pruned_run[1]
+    remade, wanted = results(output), results(pruned_run[0])
+    assert {name: remade[0].get(name) for name in wanted[0]} == wanted[0]
+    assert sorted(map(str, remade[1])) == sorted(map(str, wanted[1]))
+
+
+def test_forgotten_run_is_not_gone_on_with_from_another_network(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
+    shutil.copytree(pruned_run[0], tmp_path / 'run')
+    pruning.forget(tmp_path / 'run', range(3))
+    assert not list((tmp_path / 'run').rglob('model.params'))
+    shutil.copytree(pruned_run[0] / 'round-1' / 'model', tmp_path / 'base')
+    before = contents(tmp_path / 'run')
+    save(recipe_for(shards_directory, tmp_path / 'base', tmp_path / 'run'), tmp_path / 'run' / 'recipe.yaml')
+    with pytest.raises(ValueError, match='is not the network that .* began with'):
+        prune(recipe_for(shards_directory, tmp_path / 'base', tmp_path / 'run', resume=True))
+    assert before.keys() == contents(tmp_path / 'run').keys()
