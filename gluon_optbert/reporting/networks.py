@@ -18,7 +18,7 @@ from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
 from ..runs.display import markdown_table
-from ..runs.files import parse_json, sha256
+from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
 from ..runs.progress import GATES, difference_error, score_text
 from ..runs.recipe import load_yaml
 
@@ -37,7 +37,7 @@ Round = tuple[int, Letters]  # its number, and its gates
 
 def read_json(path: Path) -> Any:
     """The values of a JSON file; ValueError if it is none."""
-    return parse_json(path.read_bytes(), source=path)
+    return parse_json(read_small(path), source=path)
 
 
 def in_millions(parameters: float) -> str:
@@ -351,11 +351,11 @@ def weights_checksum(directory: Path) -> str | None:
     """The SHA-256 of the weights of a model directory; of one whose weights were not kept, that of its
     manifest; None if that was not kept either.
     """
-    weights, manifest = directory / WEIGHTS, directory / 'manifest.json'
+    weights, manifest = directory / WEIGHTS, directory / MANIFEST
     if weights.is_file():
         return sha256(weights)
     try:
-        return str(read_json(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
+        return str(read_sealed(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
     except (KeyError, TypeError) as error:
         raise ValueError(f'{manifest}: not the manifest of a network ({error!s:.200})') from error
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from .. import __version__
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
+from ..runs.files import MANIFEST, read_sealed
 from ..runs.machine import ORIGIN, origin_warnings, processors
 from ..runs.progress import CLOSED, NOTE, OPEN, exceeds, score_text
 from ..runs.recipe import load_yaml
@@ -38,15 +39,7 @@ from .page import Chapter, Section, details, element, figures, joined, note, pic
 RESULT = 'result.json'  # of a fine-tuning run
 TIMES = 'times.json'  # of a run that pruned for a task
 # files that are shown otherwise, or not at all
-_KNOWN = (
-    'rounds.json',
-    'pruning.md',
-    'architecture.json',
-    'progress.json',
-    'latency.json',
-    'manifest.json',
-    ORIGIN,
-)
+_KNOWN = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', MANIFEST, ORIGIN)
 _PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 _REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
 _ROUNDS = (
@@ -208,10 +201,9 @@ def _of_environment(path: Path) -> list[Section]:
     if (path / ORIGIN).is_file():
         warned = [note(f'Warning: {sentence}.') for sentence in origin_warnings(path)]
         return [('Where it was made', joined(*warned, values(read_json(path / ORIGIN))))]
-    for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
+    for file in (path / MANIFEST, path / 'round-0' / 'model' / MANIFEST):
         if file.is_file():
-            manifest = read_json(file)
-            names = ('format', 'version', 'gluon_optbert') if isinstance(manifest, dict) else ()
+            manifest, names = read_sealed(file), ('format', 'version', 'gluon_optbert')
             return [('Environment', values({name: manifest[name] for name in names if name in manifest}))]
     return []
 

@@ -313,7 +313,9 @@ def _holder(path: Path) -> str:
 
 
 _LONGEST_NAME = 255  # bytes that file systems take
-_NOT_VOUCHED_FOR = ('manifest.json', 'README.md')
+MANIFEST = 'manifest.json'
+_NOT_VOUCHED_FOR = (MANIFEST, 'README.md')
+_SEAL = ',\n "sha256": "'  # in front of the digest of all that stands before it, the last value of a manifest
 
 
 def sha256(path: Path) -> str:
@@ -323,6 +325,30 @@ def sha256(path: Path) -> str:
         for block in iter(lambda: file.read(1 << 22), b''):
             digest.update(block)
     return digest.hexdigest()
+
+
+def write_sealed(path: Path, values: Mapping[str, Any]) -> None:
+    """Write the values of a manifest, and last the SHA-256 of the bytes before it."""
+    body = json.dumps(values, indent=1).removesuffix('\n}').encode()
+    path.write_bytes(body + f'{_SEAL}{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode())
+
+
+def read_sealed(path: Path, **limits: int) -> dict[str, Any]:
+    """The values that `write_sealed` wrote; ValueError if a bit of them has changed.
+
+    Manifests of earlier versions have no digest and end with an object. A sealed one never does, whatever bit
+    changes.
+    """
+    content = read_small(path, **limits)
+    values = json_object(content, source=path)
+    body, _, end = content.rpartition(_SEAL.encode())
+    if end != f'{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode():
+        if not isinstance(list(values.values() or [''])[-1], dict):
+            raise ValueError(
+                f'{path}: has changed since it was written; copy the directory again or make it anew'
+            )
+        return values
+    return {name: value for name, value in values.items() if name != 'sha256'}
 
 
 def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> None:
@@ -335,7 +361,7 @@ def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> 
         if file.is_file() and file.name not in _NOT_VOUCHED_FOR
     }
     manifest = {'format': form, 'version': version, 'gluon_optbert': __version__, **more, 'files': files}
-    (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')
+    write_sealed(directory / MANIFEST, manifest)
 
 
 def _inside(directory: Path) -> str:
@@ -361,17 +387,17 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
     directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f'{directory}: no such directory')
-    path = directory / 'manifest.json'
+    path = directory / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
             f'{directory}: no manifest.json, so this is not a finished {form} directory{_inside(directory)}'
         )
+    manifest = read_sealed(path)
     try:
-        manifest = json.loads(path.read_text(encoding='utf-8'))
         kind = manifest['format'], manifest['version']
         files = dict(manifest['files']) if kind == (form, version) else {}
         stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
     if kind != (form, version):
         raise ValueError(
@@ -464,9 +490,14 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any
     FileNotFoundError, ValueError
         If there is no such file; if it is too large, is not JSON, or holds anything but an object.
     """
-    values = parse_json(read_small(path, most_bytes=most_bytes), source=path)
+    return json_object(read_small(path, most_bytes=most_bytes), source=path)
+
+
+def json_object(text: str | bytes, *, source: object) -> dict[str, Any]:
+    """The object that JSON of any origin holds; ValueError as `parse_json`, and if it holds anything else."""
+    values = parse_json(text, source=source)
     if not isinstance(values, dict):
-        raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
+        raise ValueError(f'{source}: wanted a JSON object, found {type(values).__name__}')
     return values
 
 

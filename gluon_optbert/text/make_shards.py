@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import hashlib
 import heapq
-import json
 import logging
 import math
 import multiprocessing
@@ -36,7 +35,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from ..runs.failures import RunFailed
-from ..runs.files import locked, new_directory, refuse_existing
+from ..runs.files import locked, new_directory, refuse_existing, write_sealed
 from ..runs.machine import processors
 from ..runs.recipe import Recipe, Seed, Share, option, to_dict
 from . import documents, shards
@@ -439,9 +438,7 @@ def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | N
                 splits[split] = {**counted, 'shards': [file.model_dump() for file in files]}
             vocabulary.write_vocabulary(vocab, partial / shards.VOCABULARY)
             manifest = _manifest(recipe, vocab, splits)
-            (partial / shards.MANIFEST).write_text(
-                json.dumps(manifest, indent=1, sort_keys=True) + '\n', encoding='utf-8'
-            )
+            write_sealed(partial / shards.MANIFEST, manifest)
     memory[os.getpid()] = peak_memory()
     return ShardSummary(
         output=recipe.output,

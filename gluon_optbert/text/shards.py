@@ -19,14 +19,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..runs.files import checked, read_json
+from ..runs.files import MANIFEST, checked, read_sealed
 from ..runs.programs import named
 from . import tokenizer as vocabulary
 
 FORMAT = 'gluon_optbert shards'
 VERSION = 1
 SPLITS = ('train', 'heldout')
-MANIFEST = 'manifest.json'
 VOCABULARY = 'vocab.txt'
 REMAKE = f'make the shards again with {named("optbert-make-shards")}'
 
@@ -231,7 +230,7 @@ class Shards:
         path = directory / MANIFEST
         if not path.is_file():
             raise FileNotFoundError(f'{path}: not there, so this is no directory of shards; {REMAKE}')
-        values = read_json(path, most_bytes=_LARGEST_MANIFEST)
+        values = read_sealed(path, most_bytes=_LARGEST_MANIFEST)
         try:
             manifest = checked(Manifest, values, source=path)
         except ValueError as error:

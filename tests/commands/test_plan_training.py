@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 from helpers.commands import call, module_at
-from helpers.tiny import ROOT, network, write_shards
+from helpers.tiny import ROOT, network, seal, write_shards
 
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
@@ -126,7 +126,7 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     (tmp_path / 'text.txt').write_text('one two three\nfour\n\nfive six\n')
     manifest = json.loads((directory / 'manifest.json').read_text())
     manifest['recipe'] = {'input': [str(tmp_path / 'text.txt')], 'layout': 'sentences', 'dupe_factor': 3}
-    (directory / 'manifest.json').write_text(json.dumps(manifest))
+    seal(directory / 'manifest.json', manifest)
     done = call('tools/plan_training.py', '--measure', directory, '--measured', tmp_path / 'counts.json')
     assert done.returncode == 0, done.stderr
     counted = json.loads((tmp_path / 'counts.json').read_text())['shards'][0]

@@ -55,7 +55,7 @@ def vouched(directory, **changes):
     more = {
         name: value
         for name, value in manifest.items()
-        if name not in ('format', 'version', 'gluon_optbert', 'files')
+        if name not in ('format', 'version', 'gluon_optbert', 'files', 'sha256')
     }
     write_manifest(directory, form=FORMAT, version=VERSION, **{**more, **changes})
 
@@ -85,12 +85,9 @@ def test_fuzzed_files_are_one_clear_error(good, tmp_path_factory, name, place, b
         content[offset] ^= 1 << bit
     content = content[:offset] if how == 'cut' else content + b'x' if how == 'append' else content
     (directory / name).write_bytes(content)
-    try:
+    with pytest.raises(ValueError) as error:
         read_deployment(directory)
-    except ValueError as error:
-        assert '\n' not in str(error)
-    else:
-        assert name == 'manifest.json'  # a figure in it that nothing depends on
+    assert '\n' not in str(error.value)
 
 
 def rewritten_symbol(directory):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tiny import environment, network, run, saved_model, vocabulary
+from helpers.tiny import environment, network, run, saved_model, seal, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment import engines
@@ -116,7 +116,7 @@ def test_a_file_that_an_engine_cannot_read_is_one_line(exports, tmp_path, engine
     path.write_bytes(b'no graph')
     manifest = json.loads((tmp_path / 'copy' / 'manifest.json').read_text())
     manifest['files'][ONNX] = {'bytes': path.stat().st_size, 'sha256': sha256(path)}
-    (tmp_path / 'copy' / 'manifest.json').write_text(json.dumps(manifest))
+    seal(tmp_path / 'copy' / 'manifest.json', manifest)
     with pytest.raises(ValueError, match=f'{ONNX}: {engine} cannot read it') as raised:
         Predictor(tmp_path / 'copy', engine=engine)
     assert '\n' not in str(raised.value)
@@ -130,7 +130,7 @@ def test_a_file_that_the_manifest_does_not_vouch_for_is_refused(exports, tmp_pat
     del manifest['onnx']
     if dropped == 'files':
         del manifest['files'][ONNX]
-    (tmp_path / 'copy' / 'manifest.json').write_text(json.dumps(manifest))
+    seal(tmp_path / 'copy' / 'manifest.json', manifest)
     with pytest.raises(ValueError, match=f'lacks {ONNX}' if dropped == 'files' else 'describes no ONNX file'):
         Predictor(tmp_path / 'copy', engine='onnxruntime')
 

@@ -1,7 +1,6 @@
 """Networks, batches, vocabularies, shards and model directories so small that a test takes milliseconds."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, write_model
+from gluon_optbert.runs.files import write_sealed
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text import shards as shards_module
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
@@ -127,6 +127,11 @@ def _records(count, seed):
     return records
 
 
+def seal(path, manifest):
+    """Write a manifest anew, as an attacker would."""
+    write_sealed(path, {name: value for name, value in manifest.items() if name != 'sha256'})
+
+
 def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
     """A directory of shards with so many instances in each file."""
     directory.mkdir(parents=True)
@@ -146,7 +151,7 @@ def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
         'splits': splits,
         'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(vocabulary())},
     }
-    (directory / shards_module.MANIFEST).write_text(json.dumps(manifest), encoding='utf-8')
+    seal(directory / shards_module.MANIFEST, manifest)
     return directory
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import module_at
-from helpers.tiny import run
+from helpers.tiny import run, seal
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill
@@ -220,7 +220,7 @@ def test_shards_that_lost_the_capitals_of_their_vocabulary_are_refused(root):
     with_tokens(root, ['Café'])
     make_shards(recipe_of(root))
     path = root / 'shards' / 'manifest.json'
-    path.write_text(json.dumps({**json.loads(path.read_text()), 'cased': False}))
+    seal(path, {**json.loads(path.read_text()), 'cased': False})
     with pytest.raises(ValueError, match='text that lost its capitals.*such as Café'):
         Shards.open(root / 'shards')
 

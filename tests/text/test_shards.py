@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers.tiny import seal
 
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.shards import Shards, record_dtype, write_shard
@@ -148,7 +150,7 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
 )
 def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
     path = directory / format_.MANIFEST
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    seal(path, {**json.loads(path.read_text()), **changes})
     with pytest.raises(ValueError, match=f'manifest.json: {said}') as raised:
         Shards.open(directory)
     assert len(str(raised.value)) < 1000
@@ -283,6 +285,16 @@ def test_pickles_and_bombs_are_refused_unopened(tmp_path):
         signed(tmp_path, content or b' ')
         with pytest.raises(ValueError, match='not a shard of this manifest'):
             read_all(tmp_path)
+
+
+def test_every_flipped_bit_of_the_manifest_is_found(directory):
+    path = directory / format_.MANIFEST
+    seal(path, json.loads(path.read_text()))
+    whole = path.read_bytes()
+    for place, bit in itertools.product(range(len(whole)), range(8)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match='manifest.json'):
+            Shards.open(directory)
 
 
 def test_damaged_manifests_are_refused_or_read_right(directory):
