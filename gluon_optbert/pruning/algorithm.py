@@ -194,10 +194,11 @@ def _remake_start(kind: type[PruningObjective], recipe: PruningRecipe, workers: 
     start, beside = kind.read(recipe)
     if workers.first:
         again = place / 'again'
-        shutil.rmtree(again, ignore_errors=True)
+        shutil.rmtree(again, ignore_errors=True)  # of a killed run
         write_model(again, start, extra=beside)
         if sha256(again / WEIGHTS) == wanted:
             again.rename(place / MODEL)
+        shutil.rmtree(again, ignore_errors=True)
     workers.barrier('start')
     if not (place / MODEL).is_dir():
         raise ValueError(
