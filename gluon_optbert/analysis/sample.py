@@ -14,8 +14,9 @@ from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
 from ..network.saved_model import SavedModel
-from ..tasks.examples import read_examples, read_lines, task_of_file
+from ..tasks.examples import read_examples, task_of_file
 from ..tasks.features import Features, TaskBatch, pair
+from ..tasks.tables import SUFFIXES, read_lines
 from ..tasks.task import find_task
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
@@ -182,7 +183,8 @@ def read_sample(
     limit : int
         The most sequences; a file with more is sampled at random.
     task : str, optional
-        The task, by a name that `find_task` knows. Without it, `task_of_file` finds the task of a ``.tsv``.
+        The task, by a name that `find_task` knows. Without it, `task_of_file` finds the task of a
+        table.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def read_sample(
     def some(count: int) -> list[int]:
         return sorted(np.random.RandomState(seed).permutation(count)[:limit])
 
-    if task is not None or path.suffix.lower() == '.tsv':
+    if task is not None or path.suffix.lower() in SUFFIXES:
         known = task_of_file(path) if task is None else find_task(task)
         examples = read_examples(known, path / known.train if path.is_dir() else path)
         assert examples.labels is not None

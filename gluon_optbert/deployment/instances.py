@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
-from ..tasks.examples import read_examples, read_header, task_of_head
+from ..tasks.examples import read_examples, task_of_head
 from ..tasks.squad import read_questions
+from ..tasks.tables import read_header
 from ..tasks.task import Task, packaged_task
 
 LOG = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ def _of_squad(path: Path) -> Iterator[Instance]:
     for question in read_questions(path):
         texts = tuple(text for text, _ in question.answers)
         source = f'{path}: question {question.id}'
-        label = texts[0] if texts else ''
+        label = None if question.unknown else [*texts, ''][0]
         yield _checked_unicode(
             Instance(question.text, question.context, label, texts, id=question.id, source=source)
         )

@@ -20,7 +20,15 @@ from ..runs.recipe import option
 from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2
-from ..tasks.squad import Question, Reading, answer_files, best_answers, make_windows, read_questions
+from ..tasks.squad import (
+    Question,
+    Reading,
+    answer_files,
+    best_answers,
+    known_answers,
+    make_windows,
+    read_questions,
+)
 from ..tasks.task import Task, find_task, official_files
 from ..text.tokenizer import make_aligner
 from ..text.trimming import TRIM
@@ -237,7 +245,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
             f'train-v{recipe.version}.json: none of the {len(questions["train"])} questions has an answer '
             'that stands in its context where it says, so there is nothing to train on'
         )
-    texts = {question.id: [text for text, _ in question.answers] for question in asked}
+    texts = known_answers(asked, f'dev-v{recipe.version}.json')
 
     def answers(scores: np.ndarray) -> dict[str, Mapping[str, Any]]:
         best, nulls = best_answers(asked, windows['dev'], scores, recipe.reading())

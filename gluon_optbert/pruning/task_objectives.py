@@ -24,8 +24,8 @@ from ..network.running import feed_of
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress, TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
-from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch, training_batches
+from ..tasks.tables import read_lines
 from ..text.trimming import TRIM
 from ..training.distillation import (
     OF_STATES,

@@ -1,25 +1,24 @@
-"""The rows of a task's files, in GLUE's official layout: texts, labels, scores of the development sets,
-submissions.
-
-A column is found by its name in the header, because mirrors differ in which columns they carry."""
+"""The rows of a task's files: texts, labels, scores of the development sets, submissions."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..architecture.heads import Head
-from ..runs.files import parse_json
 from .metrics import majority_score
+from .tables import Table, read_table, wrong_separator
 from .task import Task, find_task, names
 
 LOG = logging.getLogger(__name__)
+_MOST_LABELS = 20  # of a classification, unless every second row has another of the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,86 +48,82 @@ class Examples:
         )
 
 
-def read_lines(path: Path) -> list[list[str]]:
-    """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or it is not UTF-8.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    content = path.read_bytes()
-    try:
-        text = content.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b'\n') + 1
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}, in line {line}; convert it') from error
-    # not splitlines: a sentence may hold a Unicode line separator
-    lines = text.replace('\r\n', '\n').split('\n')
-    return [line.split('\t') for line in lines]
-
-
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with their line numbers; FileNotFoundError or ValueError if a line
-    is none.
-    """
-    for number, cells in enumerate(read_lines(path), 1):
-        line = '\t'.join(cells)
-        if line.strip():
-            values = parse_json(line, source=f'{path}: line {number}')
-            if not isinstance(values, dict):
-                raise ValueError(f'{path}: line {number} is no JSON object')
-            yield number, values
-
-
-def read_header(path: Path) -> list[str]:
-    """The cells of the first line of a file. The rest of the file is not read."""
-    with open(path, 'rb') as file:
-        line = file.readline()
-    return line.decode('utf-8-sig', errors='replace').rstrip('\r\n').split('\t')
+def known_columns() -> list[tuple[str, ...]]:
+    """The columns of the tasks of the package, and the usual ones of a user's own data, as those of heads."""
+    own = [('text', 'label'), ('text', 'pair', 'label')]
+    return [*(find_task(name).head.columns for name in names()), *own]
 
 
 def task_of_file(path: Path) -> Task:
-    """The task that a tab-separated file with a header holds, by its columns.
+    """The task that a table with a header holds, by its columns.
 
-    If the header has the columns of a task of GLUE, the texts and the label are those. Else it has one column
-    of text or two, and the last one of labels. The labels of a classification are those in the file.
+    If the header has the columns of a task of GLUE, or text, label and perhaps pair, the texts and the label
+    are those. Else it has one column of text or two, and the last one of labels.
 
     Raises
     ------
     FileNotFoundError, ValueError
         If there is no such file, or it has other columns, no labels, or fewer than two.
     """
-    header, *rows = read_lines(path)
-    tasks = [find_task(name) for name in names()]
-    fitting = [task for task in tasks if set(task.head.columns) <= set(header)]
-    packaged = max(fitting, key=lambda task: len(task.fields), default=None)
-    if packaged is not None and packaged.head.kind != 'classification':
-        return packaged
-    if packaged is not None:
-        columns = (*packaged.fields, packaged.label)
-    elif header[-1] in {field for task in tasks for field in task.fields}:
+    table = read_table(path)
+    header, known = table.columns, known_columns()
+    fitting = [columns for columns in known if set(columns) <= set(header)]
+    columns = max(fitting, key=len, default=header)
+    if not fitting and header[-1] in {field for one in known for field in one[:-1]}:
         raise ValueError(
             f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
             f'GLUE; give a labelled file, such as dev.tsv'
         )
-    elif len(header) in (2, 3) and len(set(header)) == len(header):
-        columns = tuple(header)
-    else:
+    if len(columns) not in (2, 3) or len(set(columns)) < len(columns):
         raise ValueError(
             f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted the columns of a '
             f'task of GLUE, or one of text or two and one of labels, all named'
+            f'{wrong_separator(path, header)}'
         )
-    place = header.index(columns[-1])
-    labels = tuple(sorted({row[place] for row in rows if len(row) == len(header)}))
+    return task_of_head(head_of_table(table, columns), Path(path))
+
+
+def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None) -> Head:
+    """The head that the labels in a table want.
+
+    Numbers of which one has a fraction are the values of a regression; all else are classes.
+
+    Parameters
+    ----------
+    table : Table
+    columns : sequence of str
+        As those of a head.
+    kind : str, optional
+        The kind of the head, where it is known.
+
+    Raises
+    ------
+    ValueError
+        If the labels do not say what they are.
+    """
+    path, column = table.path, columns[-1]
+    cells = [label_text(cell) for _, cell in table.column(column)]
     try:
-        head = Head('classification', labels, columns=columns)
+        values = {cell: finite_number(cell) for cell in cells}
+        labels = sorted(values, key=values.__getitem__)
+        whole = all(value.is_integer() for value in values.values())
+    except ValueError:
+        labels, whole = sorted({*cells} - {''}), None
+    if (
+        kind is None
+        and len(labels) > max(_MOST_LABELS, len(cells) / 2 if whole is None else 0)
+        and whole is not False
+    ):
+        what = 'numbers' if whole else 'labels'
+        ways = '--kind regression or --kind classification' if whole else '--label the column of labels'
+        raise ValueError(
+            f'{path}: {column!r} has {len(labels):,} different {what} in {len(cells):,} rows; say {ways}'
+        )
+    kind = kind or ('regression' if whole is False else 'classification')
+    try:
+        return Head(kind, tuple(labels) if kind == 'classification' else (), columns=tuple(columns))
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from error
-    return task_of_head(head, Path(path))
 
 
 def task_of_head(head: Head, path: Path) -> Task:
@@ -152,62 +147,27 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; if a column is missing or comes twice; if a row is too short, or a label is
-        unknown or no finite number: the line is named.
+        From `read_table`, or if a label is unknown or no finite number: the line is named.
     """
-    rows = read_lines(path)
     wanted = [*task.fields, *([task.label] if labelled else [])]
-    columns = _columns(task, path, rows[0], wanted)
-    headed = rows[0] == columns
-    numbers = [columns.index(name) for name in wanted]
-    may_be_cut = task.incomplete_rows and task.label in columns  # a test set has to be whole
-    # without the labels, the same rows are left out
-    least = 1 + max([*numbers, *([columns.index(task.label)] if may_be_cut else [])])
-    complete, cut = [], 0
-    for line, row in enumerate(rows[headed:], 1 + headed):
-        if row == ['']:
-            continue
-        if len(row) >= least:
-            complete.append((line, row))
-        elif may_be_cut:
-            cut += 1
-        else:
-            raise ValueError(
-                f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
-                f'{", ".join(columns)}'
-            )
-    if cut:
-        LOG.warning('%s: %d rows are cut short and left out', path, cut)
-    if not complete:
-        raise ValueError(f'{path}: has no rows')
-    fields = numbers[: len(task.fields)]
-    texts = tuple(tuple(row[number] for number in fields) for _, row in complete)
-    labels = labels_of(task, ((line, row[numbers[-1]]) for line, row in complete), path) if labelled else None
-    if task.index in columns and not labelled:
-        indices = tuple(row[columns.index(task.index)] for _, row in complete)
+    cut_with = task.label if task.incomplete_rows else ''  # a test set has to be whole
+    table = read_table(path, wanted, headerless=task.headerless, cut_with=cut_with)
+    labels = labels_of(task, table.column(task.label), path) if labelled else None
+    if task.index in table.columns and not labelled:
+        indices = tuple(str(cell) for _, cell in table.column(task.index))
     else:
-        indices = tuple(map(str, range(len(complete))))
-    return Examples(texts, labels, indices)
+        indices = tuple(map(str, range(len(table.rows))))
+    return Examples(table.texts(task.fields), labels, indices)
 
 
-def _columns(task: Task, path: Path, header: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The columns of a file: its header, or those of the task where a file of it has no header."""
-    missing = [name for name in wanted if name not in header]
-    if missing and not (task.headerless and len(header) == len(task.headerless)):
-        raise ValueError(
-            f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(header) or "empty"}'
-        )
-    columns = list(task.headerless if missing else header)
-    for name in (*wanted, task.index):
-        if columns.count(name) > 1:
-            raise ValueError(
-                f'{path}: {columns.count(name)} columns are called {name!r}, of {", ".join(columns)}; keep '
-                f'one, or give the others other names'
-            )
-    return columns
+def label_text(cell: Any) -> str:
+    """A label as text, whatever JSON calls it; ValueError if it is a list or an object."""
+    if isinstance(cell, (list, dict)):
+        raise ValueError(f'{cell!r:.60} is no label')
+    return cell if isinstance(cell, str) else json.dumps(cell)
 
 
-def labels_of(task: Task, cells: Iterable[tuple[int, str]], path: Path) -> np.ndarray:
+def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.ndarray:
     """The numbers of classes, or the values, in cells that come with their lines; ValueError if one holds
     something else.
     """
@@ -216,7 +176,7 @@ def labels_of(task: Task, cells: Iterable[tuple[int, str]], path: Path) -> np.nd
     values = []
     for line, cell in cells:
         try:
-            values.append(finite_number(cell) if regression else numbers[cell])
+            values.append(finite_number(label_text(cell)) if regression else numbers[label_text(cell)])
         except (KeyError, ValueError):
             wanted = 'a finite number' if regression else ' or '.join(task.head.labels)
             raise ValueError(f'{path}: line {line} has the label {cell!r:.60}, wanted {wanted}') from None

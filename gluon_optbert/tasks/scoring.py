@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.files import read_json
-from .examples import Examples, labels_of, read_examples, read_json_lines, read_lines
+from .examples import Examples, labels_of, read_examples
 from .metrics import score, squad_v1, squad_v2
-from .squad import read_questions
+from .squad import known_answers, read_questions
+from .tables import read_json_lines, read_table
 from .task import Task
 
 SQUAD = {'squad1.1': '1.1', 'squad2.0': '2.0', 'squadv1.1': '1.1', 'squadv2.0': '2.0'}
@@ -45,7 +46,7 @@ def score_squad(
         If a file is missing, or not what it should be.
     """
     questions = read_questions(data)
-    texts = {question.id: [text for text, _ in question.answers] for question in questions}
+    texts = known_answers(questions, data)
     answers = _answers(Path(predictions))
     if version == '2.0':
         odds = None if null_odds is None else _numbers(Path(null_odds))
@@ -95,17 +96,12 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
 
 def _submitted(indices: tuple[str, ...], path: Path) -> list[tuple[int, str]]:
     """The predictions of a submission with their lines, in the order of the indices."""
-    header, *rows = read_lines(path)
-    if header != ['index', 'prediction']:
-        raise ValueError(f'{path}: its header is {", ".join(header)}; wanted index, prediction')
+    table = read_table(path, ['index', 'prediction'])
     cells: dict[str, tuple[int, str]] = {}
-    for line, row in enumerate(rows, 2):
-        if row == ['']:
-            continue
-        if len(row) != 2 or row[0] in cells:
-            problem = f'has {len(row)} cells, wanted 2' if len(row) != 2 else f'has the index {row[0]} again'
-            raise ValueError(f'{path}: line {line} {problem}')
-        cells[row[0]] = line, row[1]
+    for line, (index, prediction) in table.cells(['index', 'prediction']):
+        if index in cells:
+            raise ValueError(f'{path}: line {line} has the index {index} again')
+        cells[index] = line, prediction
     missing = [index for index in indices if index not in cells]
     if missing or len(cells) != len(indices):
         raise ValueError(

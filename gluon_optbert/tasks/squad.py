@@ -5,17 +5,19 @@ Fine-tuning and predictions choose answers in the same way (Devlin et al., 2018,
 
 from __future__ import annotations
 
-import collections
+import bisect
 import dataclasses
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, StrictBool
 
-from ..runs.files import read_json
+from ..runs.files import checked, read_json
 from .features import Features
 
 LOG = logging.getLogger(__name__)
@@ -31,13 +33,16 @@ class Question:
     ----------
     id, text, context : str
     answers : tuple of (str, int)
-        Each with its first character's place in the context.
+        Those that are known, each with its first character's place in the context.
+    unknown : bool
+        Whether it has an answer that the file lacks; else a question without answers has none.
     """
 
     id: str
     text: str
     context: str
     answers: tuple[tuple[str, int], ...]
+    unknown: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,37 +148,75 @@ class Reading:
         return reading
 
 
+class _Answer(BaseModel):
+    text: str
+    answer_start: int
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    id: str
+    question: str
+    answers: list[_Answer] = []
+    is_impossible: StrictBool | None = None
+
+
+class _Paragraph(BaseModel):
+    context: str
+    qas: list[dict[str, Any]]
+
+
+class _Article(BaseModel):
+    paragraphs: list[_Paragraph]
+
+
+class _Articles(BaseModel):
+    data: list[_Article]
+
+
 def read_questions(path: Path) -> list[Question]:
     """The questions of a file in SQuAD's format, version 1.1 or 2.0.
+
+    A question has no answer if its ``is_impossible`` says so, whatever ``answers`` holds; where there is no
+    such key, if it has no answer that is not empty.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, it is not in the format, it has no questions, or one comes twice.
+        If there is no such file, it is not in the format, it has no questions, or one comes twice. The
+        question is named.
     """
     values = read_json(path, most_bytes=_LARGEST_FILE)
-    try:
-        questions = [
-            Question(
-                str(asked['id']),
-                str(asked['question']),
-                str(paragraph['context']),
-                tuple(
-                    (str(answer['text']), int(answer['answer_start'])) for answer in asked.get('answers', ())
-                ),
-            )
-            for article in values['data']
-            for paragraph in article['paragraphs']
-            for asked in paragraph['qas']
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: not in SQuAD's format ({type(error).__name__}: {error})") from error
+    articles = checked(_Articles, values, source=f"{path}: not in SQuAD's format").data
+    questions: dict[str, Question] = {}
+    paragraphs = (paragraph for article in articles for paragraph in article.paragraphs)
+    asked = ((paragraph.context, values) for paragraph in paragraphs for values in paragraph.qas)
+    for number, (context, values) in enumerate(asked, 1):
+        name = f'{path}: question {values.get("id", f"number {number}")!s:.80}'
+        one = checked(_Asked, values, source=name)
+        answers = tuple((answer.text, answer.answer_start) for answer in one.answers if answer.text.strip())
+        answers = () if one.is_impossible else answers
+        unknown = one.is_impossible is False and not answers
+        if one.id in questions:
+            raise ValueError(f'{name} comes twice')
+        questions[one.id] = Question(one.id, one.question, context, answers, unknown)
     if not questions:
         raise ValueError(f'{path}: has no questions')
-    (name, count), *_ = collections.Counter(question.id for question in questions).most_common(1)
-    if count > 1:
-        raise ValueError(f'{path}: the question {name} comes twice')
-    return questions
+    return list(questions.values())
+
+
+def known_answers(questions: Sequence[Question], source: object) -> dict[str, list[str]]:
+    """The texts of the answers by question, to score with; ValueError if a question has an answer that is not
+    known.
+    """
+    unknown = [one.id for one in questions if one.unknown]
+    if unknown:
+        raise ValueError(
+            f'{source}: {len(unknown)} questions have no answers, and is_impossible is false; the first is '
+            f'{unknown[0]}'
+        )
+    return {one.id: [text for text, _ in one.answers] for one in questions}
 
 
 def make_windows(
@@ -195,24 +238,30 @@ def make_windows(
     reading : Reading
     cls_id, sep_id : int
     labelled : bool
-        Whether the first answer of each question is wanted; a question whose answer does not stand where it
-        says is left out, and its id is logged.
+        Whether the first answer of each question is wanted. An answer is looked for among the words at its
+        place, see `found_answer`; a question whose answer does not stand there is left out. Both are counted
+        and logged.
     """
     instances: list[tuple[list[int], int]] = []
     labels: list[tuple[int, int]] = []
     numbers: list[int] = []
     firsts: list[int] = []
-    places, known = [], {}
+    places, known, moved, dropped = [], {}, [], []
     for number, question in enumerate(questions):
         if question.context not in known:
             ids, begins, ends = align(question.context)
             known[question.context] = ids, (np.array(begins, np.int64), np.array(ends, np.int64))
         ids, place = known[question.context]
         places.append(place)
-        span = _token_span(question, *place) if labelled else None
-        if labelled and question.answers and span is None:
-            LOG.warning('%s: its answer does not stand in the context where it says; left out', question.id)
+        found = (
+            found_answer(question.context, *question.answers[0]) if labelled and question.answers else None
+        )
+        span = None if found is None else _token_span(found, *place)
+        if labelled and span is None and (question.answers or question.unknown):
+            dropped.append(question.id)
             continue
+        if found is not None and question.answers[0] != (question.context[slice(*found)], found[0]):
+            moved.append(question.id)
         head = [cls_id, *align(question.text)[0][: reading.max_question], sep_id]
         room = reading.max_length - len(head) - 1
         step = min(reading.stride, room)
@@ -223,19 +272,45 @@ def make_windows(
             if labelled:
                 inside = span is not None and first <= span[0] and span[1] < first + room
                 labels.append(tuple(place - first + len(head) for place in span) if inside else (0, 0))
+    for ids, what in (
+        (
+            moved,
+            'have an answer at another place, or with other white space, than their context; it is moved',
+        ),
+        (dropped, 'have an answer that does not stand in their context where it says; they are left out'),
+    ):
+        if ids:
+            some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)
+            LOG.warning('%d of %d questions %s: %s', len(ids), len(questions), what, some)
     features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
     return Windows(features, np.array(numbers), np.array(firsts), places)
 
 
-def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """The first and the last token of the first answer; None if there is none in the context."""
-    if not question.answers:
+def found_answer(context: str, text: str, start: int) -> tuple[int, int] | None:
+    """Where an answer begins and ends in a context; None if it does not stand there.
+
+    As in BERT's program for SQuAD, an answer that does not begin at its place is looked for in the words, cut
+    at white space, from that of the place to that where it would end; white space may be any.
+    """
+    if not 0 <= start < len(context):
         return None
-    text, start = question.answers[0]
-    if question.context[start : start + len(text)] != text:
+    if context.startswith(text, start):
+        return start, start + len(text)
+    words = [word.span() for word in re.finditer(r'\S+', context)]
+    begins = [begin for begin, _ in words]
+    first = max(0, bisect.bisect_right(begins, start) - 1)  # white space belongs to the word before it
+    last = bisect.bisect_right(begins, start + len(text) - 1) - 1
+    if last < first:
         return None
-    first = int(np.searchsorted(ends, start, side='right'))
-    last = int(np.searchsorted(begins, start + len(text), side='left')) - 1
+    spelt = re.compile(r'\s+'.join(map(re.escape, text.split())))
+    match = spelt.search(context, words[first][0], words[last][1])
+    return None if match is None else match.span()
+
+
+def _token_span(place: tuple[int, int], begins: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
+    """The first and the last token of a piece of a context; None if it has none."""
+    first = int(np.searchsorted(ends, place[0], side='right'))
+    last = int(np.searchsorted(begins, place[1], side='left')) - 1
     return (first, last) if first <= last else None
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from ..text.documents import read_documents, sentences_of
 from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
-from .examples import read_json_lines, read_lines
+from .examples import known_columns
 from .squad import read_questions
-from .task import find_task, names
+from .tables import read_json_lines, read_records
 
 
 def read_texts(path: Path) -> Iterator[str]:
     """The texts of a file, by the ending of its name.
 
     ========  ===========================================================================================
-    .tsv      the columns that a task of GLUE reads, where the header names one; else every cell
+    .tsv .csv the columns that a task of GLUE reads, where the header names one, or text; else every cell
     .json     SQuAD: questions, and contexts once
     .jsonl    every value of an object that is text
     others    raw text in a layout of `text.documents`, which is detected: its sentences
@@ -59,10 +59,10 @@ def _sentences(path: Path) -> Iterator[str]:
 
 def _cells(path: Path) -> Iterator[str]:
     """The cells of a table: those of the columns of text if its header names some, else all."""
-    rows = read_lines(path)
-    texts = {field for name in names() for field in find_task(name).fields}
-    places = [place for place, name in enumerate(rows[0]) if name in texts]
-    for row in rows[bool(places) :]:
+    (_, header), *rows = [*read_records(path)] or [(0, [])]
+    texts = {field for columns in known_columns() for field in columns[:-1]}
+    places = [place for place, name in enumerate(header) if name in texts]
+    for row in [*([] if places else [header]), *(row for _, row in rows)]:
         cells = [row[place] for place in places if place < len(row)] if places else row
         yield from filter(None, cells)
 
@@ -85,4 +85,4 @@ def _values(path: Path) -> Iterator[str]:
         yield from (value for value in values.values() if isinstance(value, str))
 
 
-_READERS = {'.tsv': _cells, '.json': _questions, '.jsonl': _values}
+_READERS = {'.tsv': _cells, '.csv': _cells, '.json': _questions, '.jsonl': _values}

@@ -251,7 +251,7 @@ def test_labelled_file_has_sentences_and_labels(tmp_path):
     'name, content, says',
     [
         ('a.txt', b'\n \n', 'no text'),
-        ('a.tsv', b'a\tb\tc\td\n', "first line has the columns 'a', 'b', 'c', 'd'"),
+        ('a.tsv', b'a\tb\tc\td\n1\t2\t3\t4\n', "first line has the columns 'a', 'b', 'c', 'd'"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, content, says):

@@ -1,22 +1,29 @@
 """The rows of a task's files: the official layout is read as it is, with its oddities."""
 
+import csv
+import json
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gluon_optbert.tasks.examples import (
     Examples,
+    head_of_table,
     majority_scores,
     read_examples,
     read_sets,
     submission,
     task_of_file,
 )
+from gluon_optbert.tasks.tables import Table
 from gluon_optbert.tasks.task import find_task
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
+STRAY = Path(__file__).parents[3] / 'shared' / 'cases' / 'stray_tab'
 DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
 
@@ -42,6 +49,100 @@ def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):
     examples = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
     assert examples.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
     assert examples.labels.tolist() == [1, 0] and examples.indices == ('0', '1')
+
+
+ROWS = [('a, b', 'good'), ('he said "no"\nand left', 'bad'), ('c\td', 'good')]
+
+
+def quoted(rows):
+    return '\r\n'.join(','.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    'name, text',
+    [
+        ('dev.csv', quoted([('text', 'label'), *ROWS])),
+        ('dev.CSV', '\ufefflabel,id,text\n' + quoted((label, '1', text) for text, label in ROWS) + '\n\n'),
+        ('dev.jsonl', ''.join(json.dumps({'label': label, 'text': text}) + '\n\n' for text, label in ROWS)),
+    ],
+)
+def test_table_is_read_by_its_ending(tmp_path, name, text):
+    path = write(tmp_path / name, text)
+    task = task_of_file(path)
+    assert (task.fields, task.label, task.head.labels) == (('text',), 'label', ('bad', 'good'))
+    examples = read_examples(task, path)
+    assert examples.texts == tuple((text,) for text, _ in ROWS) and examples.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize('ending', ['csv', 'tsv'])
+@given(
+    st.lists(st.tuples(*[st.text('ab, "\u2028é;|', max_size=5)] * 2, st.sampled_from(['0', '1'])), min_size=1)
+)
+def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
+    path = tmp_path_factory.mktemp('table') / f'dev.{ending}'
+    if ending == 'csv':
+        with open(path, 'w', newline='', encoding='utf-8') as file:
+            csv.writer(file).writerows([('sentence1', 'sentence2', 'label'), *rows])
+    else:
+        write(path, PAIRS + ''.join('\t'.join(row) + '\n' for row in rows))
+    examples = read_examples(find_task('WNLI'), path)
+    assert examples.texts == tuple(row[:2] for row in rows)
+    assert examples.labels.tolist() == [int(row[2]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    'name, text, said',
+    [
+        ('dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'dev.tsv: line 2 has 3 cells, and 2 are wanted'),
+        ('dev.tsv', 'sentence\tlabel\na\t1\nb\t0\t\n', 'dev.tsv: line 3 has 3 cells, and 2 are wanted'),
+        ('dev.csv', 'sentence,label\n"a\nb",1\nc,d,0\n', 'dev.csv: line 4 has 3 cells, and 2 are wanted'),
+        ('dev.csv', 'sentence,label\na\n', 'dev.csv: line 2 has 1 cells, and 2 are wanted'),
+        ('dev.csv', 'sentence,label\n"a"b,1\n', 'dev.csv: line 2: .* stands in quotes'),
+        ('dev.csv', 'sentence,label\nc,0\n"a,1\n', 'dev.csv: line 3: .* stands in quotes'),
+        ('dev.tsv', 'sentence,label\na,1\n', 'commas found, tabs expected: call the file .csv'),
+        ('dev.csv', 'sentence\tlabel\na\t1\n', 'tabs found, commas expected: call the file .tsv'),
+        ('dev.csv', 'sentence;label\na;1\n', 'semicolons found, commas expected: save it with commas'),
+        ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": "b"}\n', "line 2 has no 'label'"),
+        ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": 5, "label": 1}\n', "line 2 has 5 as 'sen"),
+        ('dev.jsonl', '{"sentence": "a", "label": [1]}\n', r'line 1 has the label \[1\], wanted 0 or 1'),
+        ('dev.jsonl', '["a", 1]\n', 'line 1 is no JSON object'),
+    ],
+)
+def test_row_that_does_not_fit_is_refused_with_its_line(tmp_path, name, text, said):
+    with pytest.raises(ValueError, match=said):
+        read_examples(find_task('SST-2'), write(tmp_path / name, text))
+
+
+@pytest.mark.skipif(not STRAY.is_dir(), reason='no cases beside the project')
+@pytest.mark.parametrize('name', ['dev', 'train'])
+def test_stray_tab_is_named(name):
+    with pytest.raises(ValueError, match=f'{name}.tsv: line 4 has 6 cells, and 5 are wanted'):
+        read_examples(find_task('MRPC'), STRAY / 'MRPC' / f'{name}.tsv')
+
+
+@pytest.mark.parametrize(
+    'labels, kind, wanted',
+    [
+        (['good', 'bad', 'good'], None, ('bad', 'good')),
+        (['10', '2', '1'], None, ('1', '2', '10')),
+        ([1, True, 'x'], None, ('1', 'true', 'x')),
+        (['1', '2.5'], None, ()),
+        (['1', '2'], 'regression', ()),
+        ([str(i) for i in range(25)], 'classification', tuple(map(str, range(25)))),
+        ([str(i) for i in range(25)], None, 'say --kind regression or --kind classification'),
+        ([f'word {i}' for i in range(25)], None, '25 different labels in 25 rows; say --label the column'),
+        (['a', ''], None, 'a classification has two different labels or more'),
+    ],
+)
+def test_labels_say_what_they_are_or_the_flag_that_does(labels, kind, wanted):
+    table = Table(Path('x.csv'), ('text', 'label'), [(i, ('a', label)) for i, label in enumerate(labels, 2)])
+    if isinstance(wanted, str):
+        with pytest.raises(ValueError, match=f'x.csv: .*{wanted}'):
+            head_of_table(table, ('text', 'label'), kind)
+    else:
+        head = head_of_table(table, ('text', 'label'), kind)
+        assert head.labels == wanted and head.columns == ('text', 'label')
+        assert head.kind == ('classification' if wanted else 'regression')
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path):
@@ -128,7 +229,7 @@ def test_test_set_of_glue_has_no_labels_to_be_found(tmp_path, header):
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('a\tb\tc\td\n', 'dev.tsv: its first line has the columns'),
+        ('a\tb\tc\td\n1\t2\t3\t4\n', 'dev.tsv: its first line has the columns'),
         ('text\tlabel\na\t1\n', 'dev.tsv: head: a classification has two different labels'),
     ],
 )

@@ -63,7 +63,7 @@ def test_values_are_correlated(tmp_path):
 @pytest.mark.parametrize(
     'name, content, says',
     [
-        ('out.tsv', 'id\tlabel\n', 'its header is id, label'),
+        ('out.tsv', 'id\tlabel\n', "no column 'index', 'prediction'; its header is id, label"),
         ('out.tsv', 'index\tprediction\n0\t1\n', '1 predictions for 4 rows; the row with the index 1 has'),
         ('out.tsv', 'index\tprediction\n' + ''.join(f'{i}\t1\n' for i in range(5)), '5 predictions for 4'),
         ('out.tsv', 'index\tprediction\n0\t1\n0\t1\n', 'line 3 has the index 0 again'),

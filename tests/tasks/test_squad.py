@@ -1,7 +1,9 @@
 """SQuAD: windows that cover every context, answers that are pieces of it, files in the official format."""
 
 import dataclasses
+import json
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,15 @@ from gluon_optbert.tasks.squad import (
     best_answers,
     chosen_answer,
     decide,
+    found_answer,
+    known_answers,
     make_windows,
     read_questions,
     with_probabilities,
 )
 from gluon_optbert.text.tokenizer import make_aligner
 
+CASES = Path(__file__).parents[3] / 'shared' / 'cases' / 'squad_impossible'
 SQUAD = Path(__file__).parents[3] / 'shared' / 'data' / 'squad'
 CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')
 ALIGN = make_aligner(vocabulary())
@@ -97,7 +102,57 @@ def test_answer_that_does_not_stand_where_it_says_is_left_out_by_name(caplog):
         windows = windows_of(
             question('c d', ('d', 0), name='wrong'), question('c d', ('d', 2), name='right'), labelled=True
         )
-    assert windows.questions.tolist() == [1] and 'wrong: ' in caplog.text
+    assert (
+        windows.questions.tolist() == [1] and '1 of 2 questions have an answer that does not' in caplog.text
+    )
+
+
+def googles_place(context, text, start):
+    """The words among which BERT's program for SQuAD finds an answer, or None where it skips the question."""
+    words, of_character, inside = [], [], False
+    for character in context:
+        if character.isspace():
+            inside = False
+        elif inside:
+            words[-1] += character
+        else:
+            words.append(character)
+            inside = True
+        of_character.append(len(words) - 1)
+    first, last = of_character[start], of_character[start + len(text) - 1]
+    actual, wanted = ' '.join(words[first : last + 1]), ' '.join(text.split())
+    return (first, last) if wanted in actual else None
+
+
+@given(
+    st.lists(st.sampled_from(['a', 'b', 'c', 'ab', 'b.']), min_size=1, max_size=8),
+    st.lists(st.sampled_from([' ', '  ', '\n', '\u00a0']), min_size=8, max_size=8),
+    st.data(),
+)
+def test_answers_are_found_where_bert_finds_them(words, spaces, data):
+    context = ''.join(word + space for word, space in zip(words, spaces))
+    first = data.draw(st.integers(0, len(words) - 1))
+    text = ' '.join(words[first : data.draw(st.integers(first + 1, len(words)))])
+    start = data.draw(st.integers(0, max(0, len(context) - len(text))))
+    place, found = googles_place(context, text, start), found_answer(context, text, start)
+    assert (place is None) == (found is None)
+    if found is not None:
+        assert context[slice(*found)].split() == text.split()
+        begins = [match.start() for match in re.finditer(r'\S+', context)]
+        assert begins[place[0]] <= found[0] and found[1] <= [*begins[1:], len(context)][place[1]]
+
+
+def test_answer_with_other_white_space_or_beside_its_place_is_moved_and_counted(caplog):
+    asked = [
+        question('c  d e f', ('d e', 4), name='beside'),
+        question('c d\u00a0e', ('d e', 2), name='spaced'),
+    ]
+    with caplog.at_level(logging.WARNING):
+        windows = windows_of(*asked, question('c d', ('d', 2)), labelled=True)
+    assert windows.features.labels.tolist() == [[5, 6], [5, 6], [5, 5]]
+    assert caplog.messages[0].startswith('2 of 3 questions have an answer at another place')
+    assert caplog.messages[0].endswith(': beside, spaced')
+    assert [found_answer('c d', 'd', start) for start in (-1, 3, 2, 1, 0)] == [None, None, (2, 3), None, None]
 
 
 def chosen(n_best, max_answer):
@@ -241,6 +296,51 @@ def test_questions_are_read_as_they_stand(tmp_path):
     assert read_questions(path) == asked
 
 
+def asked_as(**more):
+    """The text of a file with one question."""
+    values = {'id': 'q7', 'question': '?', **more}
+    return json.dumps({'data': [{'paragraphs': [{'context': 'c d', 'qas': [values]}]}]})
+
+
+STANDS, EMPTY, AT_MINUS_ONE = (
+    {'text': text, 'answer_start': start} for text, start in (('c', 0), ('', 0), ('', -1))
+)
+
+
+@pytest.mark.parametrize(
+    'more, answers, unknown',
+    [
+        ({'is_impossible': True, 'answers': [EMPTY]}, (), False),
+        ({'is_impossible': True, 'answers': [AT_MINUS_ONE]}, (), False),
+        ({'is_impossible': True, 'answers': [STANDS]}, (), False),
+        ({'is_impossible': True}, (), False),
+        ({'answers': [EMPTY]}, (), False),
+        ({'answers': [EMPTY, STANDS]}, (('c', 0),), False),
+        ({'is_impossible': None, 'answers': [STANDS]}, (('c', 0),), False),
+        ({'is_impossible': False, 'answers': [STANDS]}, (('c', 0),), False),
+        ({'is_impossible': False, 'answers': []}, (), True),
+    ],
+)
+def test_is_impossible_decides_whatever_the_answers_are(tmp_path, caplog, more, answers, unknown):
+    (tmp_path / 'dev.json').write_text(asked_as(**more))
+    asked = read_questions(tmp_path / 'dev.json')
+    assert (asked[0].answers, asked[0].unknown) == (answers, unknown)
+    assert len(windows_of(*asked, labelled=True).questions) == (not unknown)
+    if unknown:
+        with pytest.raises(ValueError, match='dev.json: 1 questions have no answers.* the first is q7'):
+            known_answers(asked, 'dev.json')
+    else:
+        assert known_answers(asked, '') == {'q7': [text for text, _ in answers]}
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason='no cases beside the project')
+@pytest.mark.parametrize('path', sorted(CASES.glob('*.json')), ids=lambda path: path.stem)
+def test_impossible_questions_are_trained_on(path):
+    asked = read_questions(path)
+    assert {one.id for one in asked if one.answers} == {'q1', 'q2'}
+    assert set(windows_of(*asked, labelled=True).questions) == set(range(5))
+
+
 ASKED = '{"id": "1", "question": "?"}'
 TWICE = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ASKED}, {ASKED}]}}]}}]}}'
 ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "c", "answer_start": Infinity}]}'
@@ -254,8 +354,14 @@ BEYOND = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ANSWERED}]}}]}
         ('[]', 'wanted a JSON object'),
         ('{"data": [{"paragraphs": 1}]}', 'not in SQuAD'),
         ('{"data": []}', 'has no questions'),
-        (BEYOND, 'not in SQuAD'),
+        (BEYOND, 'question 1: answers.0.answer_start must be a finite number'),
         (TWICE, 'question 1 comes twice'),
+        (asked_as(question=None), 'question q7: question must be a valid string'),
+        (asked_as(id=None), 'question None: id must be'),
+        (asked_as(is_impossible='false'), 'question q7: is_impossible must be a valid boolean'),
+        (asked_as(answers={'text': ['c'], 'answer_start': [0]}), 'question q7: answers must be a valid list'),
+        (asked_as(answers=[{'text': 'c'}]), 'question q7: answers.0.answer_start Field required'),
+        (json.dumps({'data': [{'paragraphs': [{'context': 'c', 'qas': [{}]}]}]}), 'question number 1: id'),
     ],
 )
 def test_file_that_is_not_squads_is_refused_by_name(tmp_path, text, said):
