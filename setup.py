@@ -9,7 +9,9 @@ the pins of constraints.txt.
 Horovod is not an ordinary requirement: it compiles against the MXNet it finds, so MXNet and NumPy have to be
 installed before its build starts, the build must not be isolated from them, and HOROVOD_WITH_MXNET=1 and its
 fellows must be in the environment. `make install` does all of this; the extra `horovod` only records the
-version."""
+version.
+
+The ranges begin behind the versions with known vulnerabilities: of Jinja2, tqdm, h11 and starlette."""
 
 import runpy
 from pathlib import Path
@@ -20,13 +22,13 @@ from setuptools import find_packages, setup
 COMMANDS = runpy.run_path(str(Path(__file__).resolve().parent / 'gluon_optbert/runs/programs.py'))['COMMANDS']
 PLAIN = [
     'filelock>=3.29',
-    'Jinja2>=3.1',
+    'Jinja2>=3.1.6',
     'numpy>=1.23',
     'psutil>=5.9',
     'pydantic>=2.7',
     'PyYAML>=6.0',
     'tokenizers>=0.13.3',
-    'tqdm>=4.60',
+    'tqdm>=4.66.3',
 ]
 # what comes with MXNet
 TRAINING = [
@@ -88,7 +90,14 @@ setup(
     },
     install_requires=PLAIN,
     extras_require={
-        'serve': ['onnxruntime>=1.16', 'fastapi>=0.110', 'h11>=0.9', 'markdown-it-py>=2.2', 'uvicorn>=0.23'],
+        'serve': [
+            'onnxruntime>=1.16',
+            'fastapi>=0.120.1',
+            'h11>=0.16',
+            'markdown-it-py>=2.2',
+            'starlette>=0.49.1',
+            'uvicorn>=0.23',
+        ],
         'openvino': ['openvino>=2024.0'],
         'cpu': pinned('mxnet', *TRAINING),
         'cu112': pinned(

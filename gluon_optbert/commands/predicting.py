@@ -180,6 +180,11 @@ class ServeRecipe(ServiceSettings):
     port: Annotated[int, Field(ge=0, lt=2**16)] = option(
         'port to listen on; 0 is any free one, which is printed', 8000
     )
+    host_names: tuple[str, ...] = option(
+        'names in the Host header of requests that are answered, beside those of this machine, as when a '
+        'reverse proxy passes its own on; by default any, or none where --host is of this machine alone',
+        (),
+    )
     engine: str | None = option(
         'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
         'else mxnet, else openvino',
@@ -227,7 +232,9 @@ def serve(argv=None):
         card = recipe.deployment / 'README.md'
         readable = card.is_file() and card.stat().st_size <= _LARGEST_CARD
         text = card.read_text(encoding='utf-8', errors='replace') if readable else ''
-        app = make_app(predictor, name=name, card=text, settings=recipe)
+        checked = recipe.host_names or server.is_local(listener)
+        names = tuple(map(str.lower, recipe.host_names)) if checked else None
+        app = make_app(predictor, name=name, card=text, settings=recipe, host_names=names)
 
         def ready(address: str) -> None:
             print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -33,7 +35,8 @@ _ERRORS = {
     404: 'The network computes something else.',
     408: 'The body did not arrive in time.',
     413: 'The body or a text is too large, or there are too many texts.',
-    415: 'The body is not application/json.',
+    415: 'The body is not application/json, or compressed.',
+    421: 'The Host header names another host.',
     422: 'The texts are not those that the network reads.',
     500: 'The service failed.',
     503: 'Too many texts wait. Retry-After says when to try again.',
@@ -165,6 +168,10 @@ def bounded_route(settings: ServiceSettings) -> type[APIRoute]:
                 if kind != 'application/json':
                     found = ascii(kind[:60]) if kind else 'no type'
                     raise HTTPException(415, f'the body must be application/json, found {found}')
+                coding = request.headers.get('content-encoding', 'identity').strip().lower()
+                if coding != 'identity':
+                    message = f'the body must not be encoded, found Content-Encoding {ascii(coding[:60])}'
+                    raise HTTPException(415, message, {'Accept-Encoding': 'identity'})
                 try:
                     body = await asyncio.wait_for(read_body(request, settings.max_body), settings.timeout)
                 except asyncio.TimeoutError:
@@ -181,11 +188,29 @@ def bounded_route(settings: ServiceSettings) -> type[APIRoute]:
     return BoundedRoute
 
 
-class _SafeHeaders:
-    """Adds `HEADERS` to every answer that does not set them itself."""
+def is_answered(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header has one of these names, or names this machine."""
+    try:
+        name = (urlsplit(f'//{host}').hostname or '').rstrip('.')
+        return name in ('localhost', *names) or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
-    def __init__(self, app: Callable):
-        self._app = app
+
+class _Safe:
+    """Adds `HEADERS` to every answer that does not set them itself, and refuses requests for other hosts.
+
+    The page of another host could otherwise have a browser of this machine ask, once its name leads here.
+    """
+
+    def __init__(self, app: Callable, names: Collection[str] | None):
+        self._app, self._names = app, names
+
+    def _refusal(self, scope: Any) -> JSONResponse | None:
+        host = dict(scope['headers']).get(b'host')
+        if self._names is None or host is None or is_answered(host.decode('latin-1').lower(), self._names):
+            return None
+        return refused(421, f'Host {ascii(host[:60])[1:]} is not served here; --host-names says what is')
 
     async def __call__(self, scope: Any, receive: Callable, send: Callable) -> None:
         async def send_with_headers(message: Any) -> None:
@@ -196,7 +221,10 @@ class _SafeHeaders:
                 message = {**message, 'headers': headers}
             await send(message)
 
-        await self._app(scope, receive, send_with_headers if scope['type'] == 'http' else send)
+        if scope['type'] == 'http':
+            await (self._refusal(scope) or self._app)(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _say_refusal(request: Request, error: RequestValidationError) -> Response:
@@ -219,7 +247,12 @@ async def _say_failure(request: Request, error: Exception) -> Response:
 
 
 def make_app(
-    predictor: Any, *, name: str = 'model', card: str = '', settings: ServiceSettings | None = None
+    predictor: Any,
+    *,
+    name: str = 'model',
+    card: str = '',
+    settings: ServiceSettings | None = None,
+    host_names: Collection[str] | None = None,
 ) -> FastAPI:
     """The service of a predictor, as an ASGI application.
 
@@ -231,6 +264,8 @@ def make_app(
     card : str
         The model card in Markdown; the page shows it.
     settings : ServiceSettings, optional
+    host_names : collection of str, optional
+        The names in Host headers that are answered, beside those of this machine; by default all are.
 
     Raises
     ------
@@ -290,9 +325,10 @@ def make_app(
         },
     )
     app.state.forced = lambda: False  # whether to end without waiting
-    app.add_middleware(_SafeHeaders)
+    app.add_middleware(_Safe, names=host_names)
     app.add_api_route('/health', health, response_model=None)
-    app.add_api_route('/', show_page, include_in_schema=False)
+    app.add_api_route('/health', health, methods=['HEAD'], response_model=None, include_in_schema=False)
+    app.add_api_route('/', show_page, methods=['GET', 'HEAD'], include_in_schema=False)
     hidden = ('/predict', no_predictions) if service.embeds else ('/embed', no_embeddings)
     app.add_api_route(*hidden, methods=['POST'], include_in_schema=False)
     app.router.route_class = bounded_route(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..runs.failures import RunFailed
+from .app import refused
 from .settings import ServiceSettings
 
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has them
@@ -58,15 +60,35 @@ def address_of(listener: socket.socket) -> str:
     return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
 
 
+def is_local(listener: socket.socket) -> bool:
+    """Whether a bound socket is for this machine alone."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition('%')[0]).is_loopback
+
+
 class _Impatient(H11Protocol):
-    """A connection that is closed if a request's headers do not arrive in time; uvicorn waits for ever."""
+    """A connection that is closed if a request's headers do not arrive in time; uvicorn waits for ever.
+
+    What uvicorn answers itself, as text, is JSON as the other answers are.
+    """
 
     patience = 30.0  # seconds
+    most = 512  # connections
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.most:
+            headers = {'Retry-After': '1', 'Connection': 'close'}
+            self.app = refused(503, f'there are {self.most} connections already; try again later', headers)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is on its way
+            answer = refused(400, 'the request is not HTTP/1.1 that can be read', {'Connection': 'close'})
+            response = h11.Response(status_code=400, headers=answer.raw_headers, reason=b'Bad Request')
+            events = (response, h11.Data(data=answer.body), h11.EndOfMessage())
+            self.transport.write(b''.join(map(self.conn.send, events)))
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -127,17 +149,16 @@ def serve(
     RunFailed
         If the server cannot start.
     """
-    protocol = type('_Patient', (_Impatient,), {'patience': settings.timeout})
+    limits = {'patience': settings.timeout, 'most': settings.max_connections}
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=protocol,
+            http=type('_Patient', (_Impatient,), limits),
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=int(settings.timeout) + _GRACE,
-            limit_concurrency=settings.max_connections + 1,  # at which uvicorn refuses,
             ws='none',
         )
     )

@@ -171,6 +171,13 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end():
         ('DELETE', '/health', {}, 405, 'no such method'),
         ('POST', '/predict', {'data': {'text': 'a'}}, 415, 'x-www-form-urlencoded'),
         ('POST', '/predict', {'content': b'{"text": "a"}'}, 415, 'found no type'),
+        (
+            'POST',
+            '/predict',
+            {'content': b'{}', 'headers': {**JSON, 'Content-Encoding': 'GZIP'}},
+            415,
+            "'gzip'",
+        ),
     ],
 )
 def test_bad_requests_are_refused_in_one_sentence(client, method, path, options, status, words):
@@ -178,6 +185,26 @@ def test_bad_requests_are_refused_in_one_sentence(client, method, path, options,
     assert answer.status_code == status and list(answer.json()) == ['error']
     assert words in answer.json()['error'] and answer.headers['Content-Type'] == 'application/json'
     assert answer.headers['X-Content-Type-Options'] == 'nosniff'
+
+
+@pytest.mark.parametrize('path', ['/health', '/'])
+def test_head_is_answered_as_get_without_a_body(client, path):
+    asked, got = client.head(path), client.get(path)
+    assert asked.status_code == got.status_code == 200
+    assert asked.headers['Content-Type'] == got.headers['Content-Type']
+
+
+@pytest.mark.parametrize('names', [None, (), ('a.example', 'b.example')])
+def test_hosts_are_answered_by_name(names):
+    client = TestClient(make_app(FakePredictor(), host_names=names))
+    own = ['localhost', 'LOCALHOST:80', 'localhost.', '127.0.0.1', '127.8.9.1:8000', '[::1]', '[::1]:9']
+    others = ['evil.example', '192.168.0.7', 'localhost.evil.example', '', '[', '[::2]', 'a', '127.0.0.1.x']
+    named = ['a.example', 'B.example:80']
+    for host in own + others + named:
+        answer = client.get('/openapi.json', headers={'Host': host})
+        expected = host in own or names is None or (bool(names) and host in named)
+        assert answer.status_code == (200 if expected else 421), host
+        assert expected or '--host-names' in answer.json()['error']
 
 
 @pytest.fixture(scope='module')

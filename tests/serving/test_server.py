@@ -160,7 +160,8 @@ def test_connections_are_bounded(running):
     idle = [socket.create_connection(('127.0.0.1', service.port), timeout=SOON) for _ in range(3)]
     connection = service.connection()
     connection.request('GET', '/health')
-    assert connection.getresponse().status == 503
+    answer = connection.getresponse()
+    assert answer.status == 503 and '3 connections' in json.loads(answer.read())['error']
     connection.close()
     idle.pop().close()
     until = time.monotonic() + SOON
@@ -228,14 +229,29 @@ def test_a_browser_runs_the_page_under_its_policy(running, tmp_path):
 
 def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
     service = running('-c', SLOW, 5)
-    for nonsense in (b'\x16\x03\x01\x00\xa5', b'GET / HTTP/9.9\r\n\r\n', b'A' * 200_000 + b'\r\n\r\n'):
+    head = b'POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n'
+    chunked = head + b'Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n'
+    for nonsense in (
+        *(b'\x16\x03\x01\x00\xa5\r\n', b'GET / HTTP\r\n\r\n', b'A' * 200_000 + b'\r\n\r\n', head + b'\r\n'),
+        *(chunked, head + b'Host: a\r\nContent-Length: -1\r\n\r\n', head + b'Host: a\r\nHost: b\r\n\r\n'),
+    ):
         with socket.create_connection(('127.0.0.1', service.port), timeout=SOON) as connection:
             connection.sendall(nonsense)
             connection.shutdown(socket.SHUT_WR)
-            assert b'Traceback' not in connection.recv(10_000)
+            start, _, body = connection.recv(10_000).partition(b'\r\n\r\n')
+        assert start.startswith(b'HTTP/1.1 400 ') and b'nosniff' in start, nonsense[:90]
+        assert 'not HTTP/1.1' in json.loads(body)['error']
     assert service.post({'text': 'abc'})[0] == 200
     status, _, err = service.end()
     assert status == 0 and 'Traceback' not in err
+
+
+def test_the_command_answers_this_machine_and_the_names_it_is_given(running, deployment):
+    service = running('tools/serve.py', deployment, '--port', 0, '--host-names', 'proxy.example')
+    for host, status in (('localhost', 200), ('proxy.example', 200), ('evil.example', 421)):
+        connection = service.connection()
+        connection.request('GET', '/health', headers={'Host': host})
+        assert connection.getresponse().status == status
 
 
 def test_a_port_in_use_is_bad_input(deployment):
