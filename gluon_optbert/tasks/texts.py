@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..text.documents import read_documents, sentences_of
+from ..text.documents import guess_layouts, read_documents, sentences_of
 from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
 from .examples import known_columns
@@ -21,7 +21,7 @@ def read_texts(path: Path) -> Iterator[str]:
     .tsv .csv the columns that a task of GLUE reads, where the header names one, or text; else every cell
     .json     SQuAD: questions, and contexts once
     .jsonl    every value of an object that is text
-    others    raw text in a layout of `text.documents`, which is detected: its sentences
+    others    raw text in the layout of `text.layouts` that is likeliest: its sentences
     ========  ===========================================================================================
 
     Raises
@@ -53,7 +53,7 @@ def read_words(
 
 
 def _sentences(path: Path) -> Iterator[str]:
-    for document in read_documents(path):
+    for document in read_documents(path, guess_layouts(path)[0][0]):  # where documents end does not matter
         yield from sentences_of(document)
 
 

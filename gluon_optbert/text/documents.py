@@ -1,9 +1,4 @@
-"""Raw text → documents → sentences, for five layouts: WikiExtractor's, WikiText's, one sentence per line,
-books, Moses tokens.
-
-Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves every Python, so
-all make the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2, 0.2 and 1.4,
-and it splits inside quotations, which sentencex (56 MB/s) never does."""
+"""Raw text → documents → sentences, for the layouts of `layouts`."""
 
 from __future__ import annotations
 
@@ -13,28 +8,20 @@ import html
 import itertools
 import os
 import re
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import blingfire
 import sacremoses
 
-LAYOUTS = ('wikiextractor', 'wikitext', 'sentences', 'book', 'moses')
+from ..runs.files import parse_json
+from .layouts import ARTICLE, BOOK_START, LAYOUTS, SAMPLE_LINES, SECTION, TITLE, groups_of, guess, wrapped
+from .sentences import split_sentences
+
 LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
 _LONGEST_LINE = 1_000_000  # characters
-_SAMPLE_LINES = 2000
+_LONGEST_OBJECT = 2**26
 
-_DOC = re.compile(r'<doc\s.*>$')
-_TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
-_SECTION = re.compile(r'\s*(?P<signs>(?:= ){1,5}=) .* (?P=signs)$')  # more signs are part of the heading
-_MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
-_SENTENCE_END = re.compile(r'[.!?…]["\'”’)\]]*$')
-_BOOK_START = re.compile(
-    r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)',
-    re.I,
-)
 _BOOK_END = re.compile(
     r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
     re.I,
@@ -47,6 +34,7 @@ _CREDIT = re.compile(
     r'(?:this )?(?:e-?text |ebook )?(?:was )?(?:produced|prepared|transcribed) (?:by|from)\b', re.I
 )
 _CREDIT_PARAGRAPHS = 5  # at the beginning of a book, where such a line is a credit and not prose
+_SURROGATE = re.compile('[\ud800-\udfff]')
 _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
 _BORDER = object()  # between documents
 
@@ -113,8 +101,9 @@ def _files_below(root: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends; a byte-order mark and carriage returns are dropped.
+def read_lines(path: Path, longest: int = _LONGEST_LINE) -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends, longer ones in pieces; a byte-order mark and carriage
+    returns are dropped.
 
     Raises
     ------
@@ -124,7 +113,7 @@ def read_lines(path: Path) -> Iterator[str]:
     remedy = 'unpack it if it is compressed, convert it with iconv, or take it out of the input'
     with open(path, encoding='utf-8-sig') as text:
         try:
-            while line := text.readline(_LONGEST_LINE):
+            while line := text.readline(longest):
                 if '\0' in line:
                     raise ValueError(f'{path}: has zero bytes, so it is no UTF-8 text; {remedy}')
                 yield line.rstrip()
@@ -132,23 +121,33 @@ def read_lines(path: Path) -> Iterator[str]:
             raise ValueError(f'{path}: not UTF-8 ({error.reason}); {remedy}') from error
 
 
+def guess_layouts(path: Path) -> tuple[list[str], str]:
+    """What `layouts.guess` says of the beginning of a file; ValueError, too, if that is not UTF-8 text."""
+    lines, size = [], 0
+    for line in itertools.islice(read_lines(path), SAMPLE_LINES):
+        lines.append(line)
+        size += len(line)
+        if size > 4 * _LONGEST_LINE:
+            break
+    try:
+        return guess(lines)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+
+
 def detect_layout(path: Path) -> str:
-    """Which of `LAYOUTS` the beginning of a file looks like."""
-    lines = [line for line, _ in zip(read_lines(path), range(_SAMPLE_LINES))]
-    text = [line for line in lines if line]
-    if not text or _DOC.match(text[0]):
-        return 'wikiextractor' if text else 'sentences'
-    if any(_BOOK_START.match(line) for line in text):
-        return 'book'
-    if _TITLE.match(text[0]) or any(map(_TITLE.match, text)) and any(map(_SECTION.match, text)):
-        return 'wikitext'
-    escaped = sum(_MOSES.search(line) is not None for line in text)
-    spaced = sum(line[-2:] in (' .', ' !', ' ?') or line.endswith((' &quot;', ' "')) for line in text)
-    if escaped * 50 > len(text) or spaced * 2 > len(text):
-        return 'moses'
-    ended = sum(_SENTENCE_END.search(line) is not None for line in text)
-    per_line = statistics.mean(len(split_sentences(line)) for line in text[:200])
-    return 'sentences' if ended * 2 > len(text) and per_line < 1.7 else 'book'
+    """Which of `LAYOUTS` the beginning of a file has.
+
+    Raises
+    ------
+    ValueError
+        If it may have one or another, or is no text.
+    """
+    guesses, seen = guess_layouts(path)
+    if len(guesses) > 1:
+        meant = ' or '.join(f'{layout} ({LAYOUTS[layout]})' for layout in guesses)
+        raise ValueError(f'{path}: {seen}: may be {meant}; say with --layout which it is')
+    return guesses[0]
 
 
 def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
@@ -157,13 +156,15 @@ def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
     Raises
     ------
     ValueError
-        If the file is not UTF-8 text.
+        If the file is not UTF-8 text, has not that layout, or none that can be told.
     """
     layout = detect_layout(path) if layout == 'auto' else layout
     lines = read_lines(path)
     match layout:
         case 'wikiextractor':
             marked = _articles(lines)
+        case 'jsonl':
+            marked = _objects(path)
         case 'wikitext':
             marked = _titled(lines)
         case 'book':
@@ -190,25 +191,50 @@ def _bounded(marked: Iterable[object]) -> Iterator[list[str]]:
 
 
 def _articles(lines: Iterable[str]) -> Iterator[object]:
-    """WikiExtractor: what stands between the tags, without the title line that follows the opening one."""
-    title_is_next = False
+    """WikiExtractor: what stands between the tags, without a first line that is the title in the tag."""
+    title: str | None = None
     for line in lines:
-        if _DOC.match(line) or line == '</doc>':
-            title_is_next = line != '</doc>'
+        tag = ARTICLE.match(line)
+        if tag or line == '</doc>':
+            title = tag and tag['title']
             yield _BORDER
-        elif title_is_next and line:
-            title_is_next = False
         elif line:
-            yield html.unescape(line)
+            if title is None or not _same(line, title):
+                yield html.unescape(line)
+            title = None
+
+
+def _same(line: str, title: str) -> bool:
+    return html.unescape(line).split() == html.unescape(title).split()
+
+
+def _objects(path: Path) -> Iterator[object]:
+    """JSON lines: the lines of each ``text``, joined if they were wrapped; a title is left out."""
+    for number, line in enumerate(read_lines(path, _LONGEST_OBJECT), 1):
+        if not line:
+            continue
+        place = f'{path}: line {number}'
+        value = parse_json(line, source=place)
+        text = value.get('text') if isinstance(value, dict) else None
+        if not isinstance(text, str):
+            found = f'the fields {list(value)!r:.200}' if isinstance(value, dict) else type(value).__name__
+            raise ValueError(f'{place}: wanted an object with the text in its field text, found {found}')
+        lines = [_SURROGATE.sub('\ufffd', one.rstrip()) for one in text.split('\n')]
+        if isinstance(title := value.get('title'), str):
+            lines = [html.unescape(one) for one in lines]
+            first = next((i for i, one in enumerate(lines) if one), 0)
+            del lines[first : first + _same(lines[first], title)]
+        yield _BORDER
+        yield from _paragraphs(_without_frame(lines)) if wrapped(groups_of(lines)) else filter(None, lines)
 
 
 def _titled(lines: Iterable[str]) -> Iterator[object]:
     """WikiText: what stands between the titles, without headings; a title has a blank line before it."""
     after_blank = True
     for line in lines:
-        if after_blank and _TITLE.match(line):
+        if after_blank and TITLE.match(line):
             yield _BORDER
-        elif line and not _SECTION.match(line):
+        elif line and not SECTION.match(line):
             yield line
         after_blank = not line
 
@@ -219,14 +245,14 @@ def _without_frame(lines: Iterable[str]) -> Iterator[object]:
     waiting: list[str] = []
     for line in lines:
         waiting.append(line)
-        if _BOOK_START.match(line) or len(waiting) > _HEADER_LINES:
+        if BOOK_START.match(line) or len(waiting) > _HEADER_LINES:
             break
-    if waiting and _BOOK_START.match(waiting[-1]):
+    if waiting and BOOK_START.match(waiting[-1]):
         _skip_marker(waiting.pop(), lines)
         waiting = []
     inside = True
     for line in itertools.chain(waiting, lines):
-        if _BOOK_START.match(line):  # a second marker below the first, or the next book of the file
+        if BOOK_START.match(line):  # a second marker below the first, or the next book of the file
             _skip_marker(line, lines)
             inside = True
             yield _BORDER
@@ -268,20 +294,6 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
         elif line:
             held.append(line.strip())
             size += len(line)
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph; a piece that goes on in lower case, or has no word, belongs to the one
-    before.
-    """
-    sentences: list[str] = []
-    for piece in blingfire.text_to_sentences(' '.join(paragraph.split())).split('\n'):
-        goes_on = piece[:1].islower() or not any(map(str.isalnum, piece))
-        if goes_on and sentences:
-            sentences[-1] += ' ' + piece
-        elif piece:
-            sentences.append(piece)
-    return sentences
 
 
 @functools.lru_cache(maxsize=1)

@@ -42,6 +42,7 @@ from . import documents, shards
 from . import tokenizer as vocabulary
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
+from .layouts import LAYOUTS
 from .shards import SPLITS, ShardFile, write_shard
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class ShardRecipe(Recipe):
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
     output: Path = option('directory to write the shards to', metavar='DIR')
     layout: str = option(
-        'layout of the text; auto detects it for each file', 'auto', choices=('auto', *documents.LAYOUTS)
+        'layout of the text; auto detects it for each file', 'auto', choices=('auto', *LAYOUTS)
     )
     cased: bool | None = option('keep capitals and accents; by default if the vocabulary has them', None)
     max_seq_length: Annotated[int, Field(ge=8, lt=2**16)] = option(

@@ -49,8 +49,9 @@ def test_of_json_lines_every_text_is_read(tmp_path):
 
 
 def test_raw_text_is_read_in_its_layout(tmp_path):
-    article = '<doc id="1">\nTitle\n\nA b. C d.\n</doc>\n'
+    article = '<doc id="1" title="Title">\nTitle\n\nA b. C d.\n</doc>\n'
     assert texts_in(tmp_path, 'wiki_00', article) == ['A b.', 'C d.']
+    assert texts_in(tmp_path, 'lines.txt', 'a fine film\nwe like it\n') == ['a fine film', 'we like it']
 
 
 @pytest.mark.parametrize(

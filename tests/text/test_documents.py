@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,15 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text import documents
-from gluon_optbert.text.documents import (
-    detect_layout,
-    list_files,
-    read_documents,
-    sentences_of,
-    split_sentences,
-)
+from gluon_optbert.text.documents import detect_layout, list_files, read_documents, sentences_of
+from gluon_optbert.text.sentences import split_sentences
 
-BOOKS = Path(__file__).parents[3] / 'shared' / 'data' / 'books'
+SHARED = Path(__file__).parents[3] / 'shared'
+BOOKS = SHARED / 'data' / 'books'
 
 PROSE = """CHAPTER I
 
@@ -92,6 +91,135 @@ def test_articles_lose_their_tags_and_titles(tmp_path):
     ]
     first = next(read_documents(path))
     assert sentences_of(first)[:2] == ['First paragraph.', 'It has two sentences.']
+
+
+def test_a_first_line_that_is_not_the_title_is_text(tmp_path):
+    tags = {
+        'url="u" title="A &gt; B"': ['A &gt; B', 'It is.'],
+        'title="The "Arts" club" url="u"': ['The "Arts" club', 'It is.'],
+        'title="C"': ['It is.'],
+        'url="u"': ['It is.'],
+    }
+    text = '\n'.join(f'<doc id="1" {tag}>\n' + '\n'.join(lines) + '\n</doc>' for tag, lines in tags.items())
+    assert lines_of(written(tmp_path / 'wiki_00', text)) == [['It is.']] * 4
+
+
+def test_objects_are_documents_whose_title_is_no_text(tmp_path):
+    objects = [
+        {'id': '1', 'title': 'A > B', 'text': 'A &gt; B\n\nOne &amp; two. Three.\nFour.'},
+        {'id': '2', 'title': 'C', 'text': 'C is a letter.'},
+        {'title': 'D', 'text': 'D\n\n'},
+        {'text': 'Wrapped lines of a &amp; book are\njoined where they go on in the\nnext.\n\nEnd \ud800.'},
+    ]
+    text = '\r\n'.join(map(json.dumps, objects))
+    assert lines_of(written(tmp_path / 'wiki_00', text)) == [
+        ['One & two. Three.', 'Four.'],
+        ['C is a letter.'],
+        ['Wrapped lines of a &amp; book are joined where they go on in the next.', 'End \ufffd.'],
+    ]
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('{"text": "One."}\n{"content": "Two."}', r"line 2: wanted .* found the fields \['content'\]"),
+        ('{"text": null}', 'line 1: wanted an object'),
+        ('[{"text": "One."}]', 'line 1: wanted an object .* found list'),
+        ('{\n"text": "One."\n}', 'line 1: not JSON'),
+        ('<!DOCTYPE html>\n<p>One. Two.</p>', 'is HTML or XML'),
+        ('One. Two.\n\nThree. Four.', 'may be paragraphs .* or book'),
+        ('One.\n\nTwo.', 'may be sentences .* or book'),
+        ('one\nand two\nand three', 'may be sentences .* or book'),
+        ('One.\nTwo.\nThree. Four.', 'may be sentences .* or paragraphs'),
+    ],
+)
+def test_what_cannot_be_told_is_refused_with_the_guesses(tmp_path, text, said):
+    path = written(tmp_path / 'text', text)
+    with pytest.raises(ValueError, match=said) as raised:
+        list(read_documents(path))
+    assert str(raised.value).startswith(f'{path}: ') and len(str(raised.value).splitlines()) == 1
+
+
+SCRIPTS = {  # letters, and what ends a sentence
+    'Chinese': ('天地玄黄宇宙洪荒', '。！？'),
+    'Hindi': ('कखगघचछजझ', '।'),
+    'Arabic': ('ابتثجحخد', '.؟'),
+    'Georgian': ('აბგდევზთ', '.!?'),
+    'Greek': ('αβγδεζηθ', '.;'),
+    'Armenian': ('աբգդեզէը', '։'),
+    'Ethiopic': ('ሀለሐመሠረሰሸ', '።፧'),
+    'Khmer': ('កខគឃងចឆជ', '។'),
+    'Latin': ('abcdefgh', '.!?'),
+}
+
+
+@st.composite
+def texts(draw):
+    """Documents of paragraphs of sentences in one script."""
+    letters, marks = SCRIPTS[draw(st.sampled_from(sorted(SCRIPTS)))]
+    word = st.text(letters, min_size=3, max_size=8)
+
+    def ended(words, mark):
+        return ' '.join(words).capitalize() + mark
+
+    sentence = st.builds(ended, st.lists(word, min_size=2, max_size=12), st.sampled_from(marks))
+    paragraph = st.lists(sentence, min_size=2, max_size=4)
+    return draw(st.lists(st.lists(paragraph, min_size=2, max_size=4), min_size=2, max_size=4))
+
+
+def rendered(documents, layout):
+    """A file of documents; the headings are those that the layout drops."""
+    flat = [[' '.join(paragraph) for paragraph in document] for document in documents]
+    match layout:
+        case 'wikiextractor':
+            return '\n'.join(
+                f'<doc id="1" url="u" title="T">\nT\n\n{chr(10).join(lines)}\n</doc>' for lines in flat
+            )
+        case 'jsonl':
+            return '\n'.join(json.dumps({'text': '\n\n'.join(lines)}) for lines in flat)
+        case 'sentences':
+            return '\n\n'.join('\n'.join(itertools.chain.from_iterable(one)) for one in documents)
+        case 'paragraphs':
+            return '\n\n'.join(map('\n'.join, flat))
+
+
+@examples(60)
+@given(texts(), st.sampled_from(['wikiextractor', 'jsonl', 'sentences', 'paragraphs']), st.booleans())
+def test_documents_of_any_script_are_read_from_any_layout(tmp_path_factory, documents, layout, marked):
+    text = rendered(documents, layout)
+    text = '\ufeff' + text.replace('\n', '\r\n') if marked else text
+    path = written(tmp_path_factory.mktemp('text') / 'text', text)
+    found = [sentences_of(document) for document in read_documents(path)]
+    assert found == [list(itertools.chain.from_iterable(document)) for document in documents]
+
+
+@examples(30)
+@given(st.sampled_from(sorted(SCRIPTS)), st.integers(40, 100), st.randoms(use_true_random=False))
+def test_wrapped_lines_of_any_script_are_joined(tmp_path_factory, script, width, chance):
+    letters, marks = SCRIPTS[script]
+    words = (''.join(chance.choices(letters, k=chance.randint(1, 9))) for _ in itertools.count())
+    paragraphs = [' '.join(itertools.islice(words, 60)).capitalize() + marks[0] for _ in range(5)]
+    wrapped = '\n\n'.join(textwrap.fill(one, width) for one in paragraphs)
+    assert lines_of(written(tmp_path_factory.mktemp('text') / 'text', wrapped)) == [paragraphs]
+
+
+@pytest.mark.parametrize('case', ['json_extract', 'no_title', 'sentences_zh'])
+def test_files_that_people_have_are_read_as_they_are_meant(case):
+    root = SHARED / 'cases' / case
+    if not root.is_dir():
+        pytest.skip(f'{root} is not here')
+    for path in list_files([root]):
+        found = [sentences_of(document) for document in read_documents(path)]
+        text = path.read_text(encoding='utf-8')
+        match case:
+            case 'json_extract':
+                objects = [json.loads(line) for line in text.splitlines()]
+                wanted = [split_sentences(' '.join(one['text'].split('\n')[2:])) for one in objects]
+            case 'no_title':
+                wanted = [split_sentences(one) for one in re.findall(r'<doc .*?>\n(.*?)</doc>', text, re.S)]
+            case _:
+                wanted = [one.split('\n') for one in text.strip().split('\n\n')]
+        assert found == wanted
 
 
 def test_given_sentences_are_kept_and_blank_lines_separate_documents(tmp_path):
@@ -245,6 +373,31 @@ def test_speech_is_split_but_its_tag_stays():
     assert split_sentences(
         '“Go! It is late.” he said. Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.'
     ) == ['“Go!', 'It is late.” he said.', 'Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.']
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '小船在河上漂着。|老人喝茶！|“天快要黑了吗？”|他说：“是的。”|３．５公里。',
+        '猫がいます。|「はい。」と彼は言った。|（笑！）|雨ですか？',
+        '나는 학교에 갔다.|그는 집에 있었다!|너는?',
+        'ذهب الولد إلى المدرسة.|هل عاد؟|نعم!|قال د. أحمد ذلك.',
+        'لڑکا اسکول گیا۔|کیا وہ واپس آیا؟',
+        'यह एक किताब है।|वह लाल है॥|डॉ. राम आए.|वह गया।',
+        'আমি ভাত খাই।|তুমি কি আসবে?',
+        'ბიჭი სკოლაში წავიდა.|ის დაბრუნდა.|სად არის?',
+        'Տղան գնաց դպրոց։|Նա եկավ:|Ո՞ւր է։',
+        'Το παιδί πήγε σχολείο.|Γύρισε;|Ναι!|Πού είναι;',
+        'ልጁ ወደ ትምህርት ቤት ሄደ።|ተመልሶ መጣ፡፡|የት ነው፧',
+        'ខ្ញុំទៅសាលា។|គាត់នៅផ្ទះ។',
+        'བོད་སྐད་ཡིན།|ཁོ་ཡོང་།',
+        'သူ လာသည်။|သူ သွားသည်။',
+        'He came (; Greek κομψός; "elegant").|It is.',
+    ],
+)
+def test_every_script_has_its_end_marks(text):
+    space = '' if '。' in text else ' '
+    assert split_sentences(text.replace('|', space)) == text.split('|')
 
 
 def test_a_text_without_borders_counts_as_several_documents(tmp_path, monkeypatch):
