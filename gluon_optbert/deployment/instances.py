@@ -113,7 +113,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
             + ', or '.join(' and '.join(map(repr, keys)) for keys in known)
         )
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
-    return _checked_unicode(
+    return checked_unicode(
         Instance(
             *texts,
             label=None if label is None else str(label),
@@ -123,8 +123,8 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     )
 
 
-def _checked_unicode(instance: Instance) -> Instance:
-    """An instance from JSON; ValueError if a text has half of a character, which UTF-8 cannot hold."""
+def checked_unicode(instance: Instance) -> Instance:
+    """The same instance; ValueError if a text has half of a character, which UTF-8 cannot hold."""
     for text in (instance.first, instance.second or '', instance.id or ''):
         try:
             text.encode('utf-8')
@@ -255,7 +255,7 @@ def _of_squad(path: Path) -> Iterator[Instance]:
         texts = tuple(text for text, _ in question.answers)
         source = f'{path}: question {question.id}'
         label = None if question.unknown else [*texts, ''][0]
-        yield _checked_unicode(
+        yield checked_unicode(
             Instance(question.text, question.context, label, texts, id=question.id, source=source)
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine
-from .instances import Instance, check_texts
+from .instances import Instance, check_texts, checked_unicode
 
 Text = str | tuple[str, str] | Instance
 LOG = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> 
         ('valid_length', 1, length + 1),
     ):
         low, high = feed[name].min(), feed[name].max()
-        if low < least or high >= end:
+        if not (least <= low and high < end):  # nor NaN
             raise ValueError(
                 f'{name} from {low:g} to {high:g}, and they must lie between {least} and {end - 1}'
             )
@@ -197,6 +198,8 @@ class Predictor:
         deployment = read_description(directory, needs=NETWORK_FILES if name == 'mxnet' else (ONNX,))
         reading = deployment.reading
         if null_threshold is not None:
+            if not math.isfinite(null_threshold):
+                raise ValueError(f'null_threshold must be finite, found {null_threshold}')
             if reading is None:
                 raise ValueError(
                     f'{directory}: a null threshold is for question answering, and this is an export of '
@@ -283,8 +286,9 @@ class Predictor:
 
         Raises
         ------
-        ValueError
-            If the export has no encoded tokens, `pooling` is unknown, or `batch_size` is below 1.
+        TypeError, ValueError
+            If the export has no encoded tokens, `pooling` is unknown, `batch_size` is below 1, or the texts
+            are none.
         """
         head = self._deployment.head
         if 'encoded' not in self._deployment.outputs:
@@ -295,7 +299,7 @@ class Predictor:
         _check_counts(batch_size=batch_size)
         if pooling not in POOLINGS:
             raise ValueError(f'pooling must be one of {", ".join(POOLINGS)}, found {pooling!r}')
-        features = self._encoder.features([_as_instance(text) for text in texts])
+        features = self._encoder.features(list(_instances(texts)))
         embeddings = np.zeros((len(features), self._deployment.architecture.h), np.float32)
         for batch, outputs in self._computed(features, batch_size):
             encoded, lengths = outputs['encoded'], batch.valid_length[:, np.newaxis]  # (b, length, h), (b, 1)
@@ -325,9 +329,9 @@ class Predictor:
 
         Raises
         ------
-        ValueError
-            If the export has no task, an instance has another number of texts than the task, or `batch_size`
-            or `ahead` is below 1.
+        TypeError, ValueError
+            If the export has no task, an instance has another number of texts than the task or is none, or
+            `batch_size` or `ahead` is below 1.
         """
         _check_counts(batch_size=batch_size, ahead=ahead)
         if self._deployment.kind != 'task':
@@ -335,10 +339,12 @@ class Predictor:
                 f'this is an export of {self._deployment.kind}, which has no labels; export a fine-tuned '
                 'model, or take embeddings'
             )
-        return self._predictions(iter(instances), batch_size, ahead)
+        return self._predictions(_instances(instances), batch_size, ahead)
 
-    def _predictions(self, instances: Iterator[Text], batch_size: int, ahead: int) -> Iterator[Prediction]:
-        while some := [_as_instance(item) for item in itertools.islice(instances, batch_size * ahead)]:
+    def _predictions(
+        self, instances: Iterator[Instance], batch_size: int, ahead: int
+    ) -> Iterator[Prediction]:
+        while some := list(itertools.islice(instances, batch_size * ahead)):
             if self._reading is not None:
                 yield from self._answers(questions_of(some), batch_size)
                 continue
@@ -378,13 +384,33 @@ class Predictor:
 
 
 def _check_counts(**counts: int) -> None:
-    """Raise ValueError if a number of sequences or batches is below 1."""
+    """Raise TypeError or ValueError unless numbers of sequences or batches are whole, and at least 1."""
     for name, count in counts.items():
+        if not isinstance(count, (int, np.integer)):
+            raise TypeError(f'{name} must be a whole number, found {count!r:.60}')
         if count < 1:
             raise ValueError(f'{name} must be at least 1, found {count}')
 
 
-def _as_instance(item: Text) -> Instance:
+_WANTED = "wanted several texts, ['a fine film', ...]: each a str, a pair (str, str) or an Instance"
+
+
+def _instances(texts: Iterable[Text]) -> Iterator[Instance]:
+    """Texts as instances; a lone text, or what has no texts, is a TypeError at once."""
+    if isinstance(texts, (str, bytes, Mapping, Instance)) or not isinstance(texts, Iterable):
+        raise TypeError(f'{_WANTED}; found {type(texts).__name__} {texts!r:.60}')
+    return (_instance(item, number) for number, item in enumerate(texts))
+
+
+def _instance(item: Text, number: int) -> Instance:
+    """The instance that one of several texts is."""
     if isinstance(item, Instance):
-        return item
-    return Instance(item) if isinstance(item, str) else Instance(*item)
+        parts = (item.first,) if item.second is None else (item.first, item.second)
+    else:
+        parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    if not all(isinstance(part, str) for part in parts):
+        raise TypeError(f'text number {number} is {item!r:.80} ({type(item).__name__}); {_WANTED}')
+    if len(parts) not in (1, 2):
+        raise ValueError(f'text number {number} has {len(parts)} parts: {item!r:.80}; {_WANTED}')
+    made = item if isinstance(item, Instance) else Instance(*parts, source=f'text number {number}')
+    return checked_unicode(made)

@@ -104,6 +104,65 @@ def test_instances_are_read_as_they_are_needed(directories):
     assert len(taken) == 6
 
 
+NAN = float('nan')
+
+
+@pytest.mark.parametrize(
+    'texts, says',
+    [
+        ('a fine film', "found str 'a fine film'"),
+        (b'a', 'found bytes'),
+        ({'text': 'a'}, "found dict {'text': 'a'}"),
+        ({'instances': ['a']}, 'found dict'),
+        (Instance('a'), 'found Instance'),
+        (None, 'found NoneType None'),
+        (NAN, 'found float nan'),
+        (7, 'found int 7'),
+        (['a', None], 'text number 1 is None'),
+        (['a', NAN], 'text number 1 is nan'),
+        ([{'text': 'a'}], "text number 0 is {'text': 'a'}"),
+        ([b'a'], "text number 0 is b'a'"),
+        ([('a', None)], "text number 0 is .'a', None"),
+        ([Instance(NAN)], 'text number 0 is Instance'),
+        ([Instance('a', NAN)], 'text number 0 is Instance'),
+        ([('a', 'b', 'c')], 'text number 0 has 3 parts'),
+        ([()], 'text number 0 has 0 parts'),
+        (['a', 'b \ud800'], 'text number 1: half of a character'),
+    ],
+)
+def test_what_are_no_texts_is_refused_with_what_is_wanted(directories, texts, says):
+    with pytest.raises((TypeError, ValueError), match=f'(?=.*{says})(?=.*(a str, a pair|whole ones))'):
+        list(Predictor(directories / 'regression').predict(texts))
+
+
+def test_texts_of_any_collection_are_read(directories):
+    predictor = Predictor(directories / 'regression')
+    wanted = list(predictor.predict(['a', 'b']))
+    for texts in (
+        ('a', 'b'),
+        iter('ab'),
+        {'a': 1, 'b': 2}.keys(),
+        np.array(['a', 'b']),
+        [['a'], Instance('b')],
+    ):
+        assert list(predictor.predict(texts)) == wanted
+
+
+@pytest.mark.parametrize(
+    'settings', [{'batch_size': '8'}, {'batch_size': 2.5}, {'batch_size': None}, {'ahead': NAN}]
+)
+def test_counts_that_are_none_are_refused(directories, settings):
+    with pytest.raises(TypeError, match='must be a whole number'):
+        Predictor(directories / 'regression').predict(['a'], **settings)
+
+
+def test_nan_is_no_token_and_no_threshold(directories):
+    with pytest.raises(ValueError, match='input_ids from nan to nan'):
+        Predictor(directories / 'regression').outputs([[2, NAN, 3]])
+    with pytest.raises(ValueError, match='null_threshold must be finite'):
+        Predictor(directories / 'question_answering', null_threshold=NAN)
+
+
 @pytest.mark.parametrize('count', [0, -1])
 def test_batches_without_sequences_are_refused(directories, tmp_path, count):
     predictor = Predictor(directories / 'regression')
