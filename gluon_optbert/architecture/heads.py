@@ -71,6 +71,16 @@ class Head:
         return dict(zip(self.labels, self.names)).get(label, label)
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """The row of every label in the scores, by the label, its name, and either in other capitals."""
+        words = (self.labels, self.names, map(str.casefold, self.labels), map(str.casefold, self.names))
+        rows: dict[str, int] = {}
+        for spelling in words:
+            for row, word in enumerate(spelling):
+                rows.setdefault(word, row)
+        return rows
+
+    @property
     def outputs(self) -> int:
         """Scores of an instance, or of a token for question answering; 0 for pre-training, whose scores are
         the vocabulary's.

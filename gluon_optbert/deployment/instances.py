@@ -1,25 +1,24 @@
-"""The texts of predictions, and how they are read from files: lines, JSON lines, SQuAD's JSON, and the
-tab-separated files of a task.
-"""
+"""The texts of predictions, and how they are read from files: lines, JSON lines, SQuAD's JSON, and tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
-from ..tasks.examples import read_examples, task_of_head
+from ..tasks.examples import known_columns, label_text, read_examples, task_of_head
 from ..tasks.squad import read_questions
-from ..tasks.tables import read_header
+from ..tasks.tables import read_header, wrong_separator
 from ..tasks.task import Task, packaged_task
 
 LOG = logging.getLogger(__name__)
 FORMATS = ('lines', 'jsonl', 'squad')
+TABLES = ('.csv', '.tsv')
 _ENDINGS = {'.jsonl': 'jsonl', '.json': 'squad'}
 _KEYS = (('text', 'pair'), ('question', 'context'))  # of JSON lines; the second one may be absent
 
@@ -116,7 +115,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     return checked_unicode(
         Instance(
             *texts,
-            label=None if label is None else str(label),
+            label=None if label is None else label_text(label),
             id=None if values.get('id') is None else str(values['id']),
             source=source,
         )
@@ -160,7 +159,7 @@ def read_instances(
         Whether the right answers are read as well.
     most : int, optional
     format : str, optional
-        One of `FORMATS`; by default that of the file's ending.
+        One of `FORMATS`; by default that of the file's ending, or a table with the columns of the head.
 
     Raises
     ------
@@ -171,7 +170,7 @@ def read_instances(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such file')
-    read = _of_file(path, head, format or format_of(path), labelled)
+    read = _of_file(path, head, format, labelled)
     instances = list(itertools.islice(read, most))
     if not instances:
         raise ValueError(f'{path}: no text in it')
@@ -194,12 +193,13 @@ def stream_instances(
     FileNotFoundError, ValueError
         As `read_instances`, and for a blank line.
     """
-    format = format or format_of(path)
     if path is None and format == 'squad':
         raise ValueError('SQuAD is read as a whole; give the file with --input')
-    if path is not None and (format == 'squad' or format == 'lines' and _task_of_file(path, head, False)):
+    whole = format is None and path is not None and _task_of_file(path, head, False) is not None
+    if whole or path is not None and (format or format_of(path)) == 'squad':
         yield from read_instances(path, head, format=format)
         return
+    format = format or format_of(path)
     source = 'standard input' if path is None else str(path)
     with open(0 if path is None else path, 'rb', closefd=path is not None) as file:
         for place, line in _lines(file, source):
@@ -221,9 +221,10 @@ def _lines(file: BinaryIO, source: str) -> Iterator[tuple[str, str]]:
         yield place, line.rstrip('\r\n')
 
 
-def _of_file(path: Path, head: Head, format: str, labelled: bool) -> Iterator[Instance]:
+def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iterator[Instance]:
     """The instances of a file in a format, blank lines left out."""
-    task = _task_of_file(path, head, labelled) if format == 'lines' else None
+    task = _task_of_file(path, head, labelled) if format is None else None
+    format = format or format_of(path)
     if format == 'squad':
         yield from _of_squad(path)
     elif task is not None:
@@ -261,18 +262,41 @@ def _of_squad(path: Path) -> Iterator[Instance]:
 
 
 def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:
-    """The task of a head if a tab-separated file has the task's columns, in its header or without one."""
-    if not head.columns:
+    """The task of a head if a file has its columns, in a header or without one; None for lines of text.
+
+    What ends with .csv or .tsv is a table. Where the head has no columns, they are the usual ones.
+    """
+    if format_of(path) != 'lines':
         return None
-    task = packaged_task(head.task)
-    if task is None or task.head.columns != head.columns:
-        task = task_of_head(head, path)
-    header = read_header(path)
-    wanted = head.columns if labelled else head.columns[:-1]
-    is_table = len(header) > 1 or path.suffix.lower() == '.tsv'  # a sentence may be the name of a column
-    if is_table and set(wanted) <= set(header) or task.headerless and len(header) == len(task.headerless):
-        return dataclasses.replace(task, head=head)
+    header, is_table = read_header(path), path.suffix.lower() in TABLES
+    columns = head.columns or (_usual_columns(header, head) if is_table else ())
+    wanted = columns if labelled else columns[:-1]
+    if columns:
+        task = packaged_task(head.task)
+        if task is None or task.head.columns != columns:
+            task = task_of_head(dataclasses.replace(head, columns=columns), path)
+        headed = set(wanted) <= set(header) and (
+            is_table or len(header) > 1
+        )  # a sentence may be a column's name
+        if headed or task.headerless and len(header) == len(task.headerless):
+            return dataclasses.replace(task, head=dataclasses.replace(head, columns=columns))
+    if is_table:
+        raise ValueError(
+            f'{path}: its header {", ".join(header)!r:.200} has no columns '
+            f'{" and ".join(map(repr, wanted)) or "that are known for text"}{wrong_separator(path, header)}; '
+            'predict --text names those of text, and a file of lines without a header ends with .txt'
+        )
     return None
+
+
+def _usual_columns(header: Sequence[str], head: Head) -> tuple[str, ...]:
+    """The columns of a file by their usual names; none if it has no such text.
+
+    The last column is of labels where none has the name."""
+    usual = [_KEYS[1] + ('',)] if head.kind == 'question_answering' else known_columns()
+    fitting = [columns for columns in usual if set(columns[:-1]) <= set(header)]
+    found = max(fitting, key=lambda columns: (len(columns), columns[-1] in header), default=())
+    return (*found[:-1], found[-1] if found[-1] in header else header[-1]) if found else ()
 
 
 def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:

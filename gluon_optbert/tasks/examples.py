@@ -161,9 +161,7 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
 
 
 def label_text(cell: Any) -> str:
-    """A label as text, whatever JSON calls it; ValueError if it is a list or an object."""
-    if isinstance(cell, (list, dict)):
-        raise ValueError(f'{cell!r:.60} is no label')
+    """A label as text, whatever value of JSON it is."""
     return cell if isinstance(cell, str) else json.dumps(cell)
 
 
@@ -172,11 +170,14 @@ def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.nd
     something else.
     """
     regression = task.head.kind == 'regression'
-    numbers = {label: number for number, label in enumerate(task.head.labels)}
+    numbers = task.head.numbers
     values = []
     for line, cell in cells:
+        text = label_text(cell)
         try:
-            values.append(finite_number(label_text(cell)) if regression else numbers[label_text(cell)])
+            values.append(
+                finite_number(text) if regression else numbers[text if text in numbers else text.casefold()]
+            )
         except (KeyError, ValueError):
             wanted = 'a finite number' if regression else ' or '.join(task.head.labels)
             raise ValueError(f'{path}: line {line} has the label {cell!r:.60}, wanted {wanted}') from None

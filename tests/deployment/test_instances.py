@@ -20,6 +20,7 @@ from gluon_optbert.tasks.task import find_task, names
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
 GLUE_FILES = sorted(GLUE.glob('*/*.tsv'))
+STRAY = Path(__file__).parents[3] / 'shared' / 'cases' / 'stray_tab' / 'test.tsv'
 SST2, MRPC = find_task('SST-2').head, find_task('MRPC').head
 
 
@@ -100,24 +101,74 @@ def test_labelled_lines_need_no_header(tmp_path):
 
 def test_first_line_with_another_label_is_taken_for_a_header_and_said(tmp_path, caplog):
     head = Head('classification', ('bad', 'good'), 'Reviews')  # whose columns are not known
-    path = write(tmp_path / 'dev.tsv', 'text\tverdict\na\tgood\n')
+    path = write(tmp_path / 'dev.txt', 'text\tverdict\na\tgood\n')
     assert texts(read_instances(path, head, labelled=True)) == [('a', None, 'good')]
-    assert 'dev.tsv: line 1 is taken for a header' in caplog.text
+    assert 'dev.txt: line 1 is taken for a header' in caplog.text
 
 
 @pytest.mark.parametrize(
-    'head, content, says',
+    'head, name, content, says',
     [
-        (SST2, 'sentence\tlabel\na\t1\nb\n', 'dev.tsv: line 3 has 1 cells'),
-        (SST2, 'sentence\tlabel\na\t1\nb\t2\n', "dev.tsv: line 3 has the label '2', wanted 0 or 1"),
-        (SST2, 'a\tb\tc\t0\n', "dev.tsv: line 1: 4 columns.* header has 'sentence' and 'label'"),
-        (SST2, 'a\tb\t1\n', 'dev.tsv: line 1: two texts, and SST-2 is a task on one sentence'),
-        (MRPC, 'a\tb\t1\nc\t0\n', 'dev.tsv: line 2: one text, and MRPC is a task on pairs'),
+        (SST2, 'dev.tsv', 'sentence\tlabel\na\t1\nb\n', 'dev.tsv: line 3 has 1 cells'),
+        (SST2, 'dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'dev.tsv: line 2 has 3 cells'),
+        (SST2, 'dev.tsv', 'sentence\tlabel\nb\t2\n', "dev.tsv: line 2 has the label '2', wanted 0 or 1"),
+        (SST2, 'dev.txt', 'a\tb\tc\t0\n', "dev.txt: line 1: 4 columns.* header has 'sentence' and 'label'"),
+        (SST2, 'dev.txt', 'a\tb\t1\n', 'dev.txt: line 1: two texts, and SST-2 is a task on one sentence'),
+        (MRPC, 'dev.txt', 'a\tb\t1\nc\t0\n', 'dev.txt: line 2: one text, and MRPC is a task on pairs'),
+        (
+            SST2,
+            'dev.tsv',
+            'a\t1\n',
+            "its header 'a, 1' has no columns 'sentence' and 'label'.* ends with .txt",
+        ),
     ],
 )
-def test_labelled_line_that_is_wrong_is_named_with_its_file(tmp_path, head, content, says):
+def test_labelled_line_that_is_wrong_is_named_with_its_file(tmp_path, head, name, content, says):
     with pytest.raises(ValueError, match=says):
-        read_instances(write(tmp_path / 'dev.tsv', content), head, labelled=True)
+        read_instances(write(tmp_path / name, content), head, labelled=True)
+
+
+OWN = Head('classification', ('bad', 'good'), columns=('review', 'verdict'))
+
+
+@pytest.mark.parametrize(
+    'head, name, content, wanted',
+    [
+        (OWN, 'dev.csv', 'verdict,review\ngood,"a, b"\n', [('a, b', None, 'good')]),
+        (OWN, 'dev.tsv', 'verdict\treview\nGOOD\ta\n', [('a', None, 'good')]),
+        (Head('regression'), 'dev.csv', 'id,text,label\n1,a,2\n', [('a', None, '2.0')]),
+        (Head('regression'), 'dev.csv', 'text,stars\na,2\n', [('a', None, '2.0')]),
+        (
+            Head('classification', ('0', '1')),
+            'dev.csv',
+            'sentence1,sentence2,label\na,b,1\n',
+            [('a', 'b', '1')],
+        ),
+    ],
+)
+def test_header_and_labels_of_a_table_are_never_predicted(tmp_path, head, name, content, wanted):
+    path = write(tmp_path / name, content)
+    assert texts(read_instances(path, head, labelled=True)) == wanted
+    assert texts(stream_instances(path, head)) == [(*pair, None) for *pair, _ in wanted]
+
+
+def test_table_without_the_columns_of_the_texts_is_refused(tmp_path):
+    for name, content in (('dev.csv', 'title,stars\na,1\n'), ('dev.tsv', 'title\tstars\na\t1\n')):
+        for head in (OWN, Head('regression')):
+            with pytest.raises(
+                ValueError, match=f'{name}: its header .title, stars. has no columns .* --text'
+            ):
+                list(stream_instances(write(tmp_path / name, content), head))
+    with pytest.raises(ValueError, match='semicolons found, commas expected'):
+        list(stream_instances(write(tmp_path / 'dev.csv', 'review;verdict\na;good\n'), OWN))
+    lines = stream_instances(write(tmp_path / 'dev.tsv', 'a\tb\n'), Head('regression'), format='lines')
+    assert texts(lines) == [('a', 'b', None)]
+
+
+@pytest.mark.skipif(not STRAY.is_file(), reason='no cases beside the project')
+def test_stray_tab_is_not_predicted():
+    with pytest.raises(ValueError, match='test.tsv: line 3 has 3 cells, and 2 are wanted'):
+        list(stream_instances(STRAY, SST2))
 
 
 def test_sentence_that_is_the_name_of_a_column_is_a_sentence(tmp_path):
