@@ -19,6 +19,7 @@ LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokeni
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
+INPUT_NAMES = ['input_ids', 'token_type_ids', 'attention_mask']
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -193,7 +194,7 @@ def write_hub_files(
     tokenizer_config = {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
         'model_max_length': max_length,
-        'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
+        'model_input_names': INPUT_NAMES,
         'do_lower_case': lower_case,
         'clean_up_tokenization_spaces': True,
         **SPECIAL,
