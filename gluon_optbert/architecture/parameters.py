@@ -95,6 +95,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..runs.mxnet_arrays import is_finite
 from .architecture import Architecture, Axis
 from .heads import PRETRAINING, Head
 
@@ -259,12 +260,13 @@ def gate_name(key: str) -> str:
 
 
 def check_parameters(parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING) -> None:
-    """Refuse parameters that are not those of the architecture and its head.
+    """Refuse parameters that are not those of the architecture and its head, or are no numbers.
 
     Raises
     ------
     ValueError
-        Listing every name that is missing or unknown and every shape that does not fit.
+        Listing every name that is missing or unknown, every shape that does not fit, and what holds NaN or
+        infinity.
     """
     wanted = network_shapes(architecture, head)
     problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
@@ -275,6 +277,11 @@ def check_parameters(parameters: Parameters, architecture: Architecture, head: H
         f'{name} has shape {_shape(parameters[name])}, wanted {shape}'
         for name, shape in wanted.items()
         if name in parameters and _shape(parameters[name]) != shape
+    ]
+    problems += [
+        f'{name} has values that are NaN or infinite'
+        for name in wanted
+        if name in parameters and not is_finite(parameters[name])
     ]
     if problems:
         raise ValueError(
@@ -288,7 +295,7 @@ def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
     Raises
     ------
     ValueError
-        Listing every gate that is missing, unknown or of another length.
+        Listing every gate that is missing, unknown, of another length, or with NaN or infinity.
     """
     widths = architecture.widths()
     wrong = [
@@ -297,6 +304,7 @@ def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
         if _shape(alphas.get(key)) != (width,) and (width or key in alphas)
     ]
     wrong += [f'unknown {key}' for key in alphas if key not in widths]
+    wrong += [f'{key} has values that are NaN or infinite' for key in alphas if not is_finite(alphas[key])]
     if wrong:
         raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
 

@@ -15,6 +15,7 @@ import numpy as np
 from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
 from ..network.inputs import TOKEN_INPUTS
+from ..runs.mxnet_arrays import is_finite
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
 from ..text.tokenizer import make_aligner
@@ -166,12 +167,14 @@ class Predictor:
     choice : ThreadChoice
         How many threads it has, and why.
     threads : int
+    problem : str, optional
+        Why nothing that it computes can be trusted, once that is known.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If the directory is no export, was changed, or has no file for the engine; if a threshold is given to
-        an export that answers no questions.
+        If the directory is no export, was changed, computes no numbers, or has no file for the engine; if a
+        threshold is given to an export that answers no questions.
     NotInstalled
         If the library of the engine is missing.
 
@@ -209,6 +212,7 @@ class Predictor:
             deployment = dataclasses.replace(deployment, reading=reading)
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)
+        self.outputs(np.zeros((1, 1), np.int64))  # an ONNX file whose weights are no numbers is refused now
         LOG.info('%s: %s, %s', directory, loaded, loaded.choice)
 
     @classmethod
@@ -227,6 +231,7 @@ class Predictor:
         self.engine, self.choice, self.threads = engine, engine.choice, engine.choice.threads
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
+        self.problem: str | None = None
 
     def __repr__(self) -> str:
         deployment = self._deployment
@@ -259,7 +264,8 @@ class Predictor:
         Raises
         ------
         ValueError
-            If a token is not in the vocabulary, or a sequence is longer than the network's positions.
+            If a token is not in the vocabulary, a sequence is longer than the network's positions, or what
+            the network computes is no number.
         """
         input_ids = np.asarray(input_ids)
         token_types = np.zeros_like(input_ids) if token_types is None else token_types
@@ -272,7 +278,13 @@ class Predictor:
         }
         check_inputs(self._deployment.architecture, feed)
         outputs = self.engine.outputs(feed)
-        return {name: outputs[name] for name in self._deployment.outputs}
+        outputs = {name: outputs[name] for name in self._deployment.outputs}
+        if not all(map(is_finite, outputs.values())):
+            self.problem = (
+                'the network computes NaN or infinity; its weights are damaged, or were never sound'
+            )
+            raise ValueError(self.problem)
+        return outputs
 
     def encode(
         self, texts: Iterable[Text], *, pooling: str = 'mean', normalise: bool = True, batch_size: int = 32

@@ -39,6 +39,14 @@ _CPU = (1, 0)
 _MOST_SIDES = 32  # of an array, NumPy's limit
 
 
+def is_finite(values: np.ndarray) -> bool:
+    """Whether an array holds numbers alone: no NaN and no infinity."""
+    values = np.asarray(values)
+    if values.dtype == BFLOAT16:
+        return not (values.view(np.uint16) & 0x7F80 == 0x7F80).any()  # the exponent of what is no number
+    return not values.size or bool(np.isfinite([values.min(), values.max()]).all())
+
+
 def _list_head(count: int) -> bytes:
     """Header of a file of so many arrays."""
     return struct.pack('<QQQ', _LIST, 0, count)
@@ -71,9 +79,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def check_arrays(path: Path, wanted: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
-    """Refuse a parameter file that is not made of arrays of these names, shapes and types in this order.
-
-    Their values are not read.
+    """Refuse a parameter file that is not made of arrays of these names, shapes and types in this order, or
+    holds NaN or infinity.
 
     Raises
     ------
@@ -89,7 +96,8 @@ def check_arrays(path: Path, wanted: Mapping[str, tuple[tuple[int, ...], np.dtyp
         expect(_list_head(len(wanted)), 'the number of arrays')
         for name, (shape, dtype) in wanted.items():
             expect(_array_head(shape, dtype), f'{name} {shape}')
-            file.seek(math.prod(shape) * dtype.itemsize, os.SEEK_CUR)
+            if not is_finite(np.fromfile(file, dtype, math.prod(shape))):
+                raise ValueError(f'{path}: {name} has values that are NaN or infinite')
         expect(struct.pack('<Q', len(wanted)), 'the number of names')
         for name in wanted:
             expect(_text(name), f'the name {name}')

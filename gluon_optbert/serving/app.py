@@ -87,15 +87,17 @@ class Service:
         }
 
     def health(self) -> Response:
-        """Whether texts are taken, the facts, and how many texts wait and were computed."""
-        alive = self.batcher.alive
+        """Whether texts are taken, or what is wrong; the facts, and how many texts wait and were computed."""
+        problem = self._predictor.problem
+        status = 'failed' if problem else 'ok' if self.batcher.alive else 'stopping'
         values = {
-            'status': 'ok' if alive else 'stopping',
+            'status': status,
+            **({'problem': problem} if problem else {}),
             **self.facts(),
             'waiting': self.batcher.waiting,
             'computed': {'texts': self.batcher.texts, 'batches': self.batcher.batches},
         }
-        return JSONResponse(values, 200 if alive else 503)
+        return JSONResponse(values, 200 if status == 'ok' else 503)
 
     def start(self) -> None:
         """Start the thread that computes."""

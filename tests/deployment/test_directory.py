@@ -5,6 +5,7 @@ import shutil
 import struct
 
 import mxnet as mx
+import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.examples import examples
@@ -17,6 +18,7 @@ from gluon_optbert.deployment.description import FORMAT, VERSION
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.mxnet_network import load_deployment, read_deployment
 from gluon_optbert.runs.files import write_manifest
+from gluon_optbert.runs.mxnet_arrays import BFLOAT16, read_arrays, write_arrays
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
@@ -112,6 +114,17 @@ def wrong_count(directory):
     path.write_bytes(content[:16] + struct.pack('<Q', 1 << 60) + content[24:])
 
 
+def no_numbers(directory):
+    path = directory / 'model-0000.params'
+    arrays = read_arrays(path)
+    values = arrays['arg:encoder.transformer_cells.0.proj.weight']
+    if values.dtype == BFLOAT16:
+        values.view(np.uint16)[0, 0] = 0xFF80
+    else:
+        values[0, 0] = np.nan
+    write_arrays(path, arrays)
+
+
 def other_names(directory):
     path = directory / 'model-0000.params'
     path.write_bytes(path.read_bytes().replace(b'arg:pooler.bias', b'aux:pooler.bias'))
@@ -136,6 +149,7 @@ def more_layers(directory):
         (wrong_shape, 'word_embed|weight'),
         (wrong_count, 'number of arrays'),
         (other_names, 'the name'),
+        (no_numbers, 'proj.weight has values that are NaN or infinite'),
         (wider_architecture, 'vocabulary'),
         (more_layers, 'too small'),
     ],

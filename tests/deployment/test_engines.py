@@ -122,6 +122,34 @@ def test_a_file_that_an_engine_cannot_read_is_one_line(exports, tmp_path, engine
     assert '\n' not in str(raised.value)
 
 
+def spoilt(exports, directory, place):
+    """A copy of an encoder's export, with NaN in an array of its ONNX file that the manifest vouches for."""
+    onnx = pytest.importorskip('onnx')
+    shutil.copytree(exports / 'transformers' / 'encoder', directory)
+    graph = onnx.load(str(directory / ONNX))
+    [array] = [array for array in graph.graph.initializer if place in array.name]
+    values = onnx.numpy_helper.to_array(array).copy()
+    values[-1] = np.nan
+    array.CopyFrom(onnx.numpy_helper.from_array(values, array.name))
+    onnx.save(graph, str(directory / ONNX))
+    manifest = json.loads((directory / 'manifest.json').read_text())
+    manifest['files'][ONNX] = {'bytes': (directory / ONNX).stat().st_size, 'sha256': sha256(directory / ONNX)}
+    seal(directory / 'manifest.json', manifest)
+    return directory
+
+
+@pytest.mark.parametrize('engine', ['onnxruntime', 'openvino'])
+def test_a_network_that_computes_no_numbers_gives_none(exports, tmp_path, engine):
+    pytest.importorskip(engine)
+    with pytest.raises(ValueError, match='computes NaN or infinity'):
+        Predictor(spoilt(exports, tmp_path / 'all', 'encoder.layer_norm.beta'), engine=engine)
+    one = Predictor(spoilt(exports, tmp_path / 'one', 'word_embed.0.weight'), engine=engine)
+    assert one.encode(['a']).shape == (1, ARCHITECTURE.h) and one.problem is None
+    with pytest.raises(ValueError, match='computes NaN or infinity'):
+        one.encode(['.'])  # the last token of the vocabulary
+    assert 'NaN' in one.problem
+
+
 @pytest.mark.parametrize('dropped', ['files', 'onnx'])
 def test_a_file_that_the_manifest_does_not_vouch_for_is_refused(exports, tmp_path, dropped):
     pytest.importorskip('onnxruntime')

@@ -205,6 +205,27 @@ def test_parts_that_do_not_fit_are_refused_even_if_the_manifest_vouches(damaged,
         read_model(damaged)
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', ['decoder.2.beta', gate_name('f1')])
+def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path, name, value):
+    model = saved_model(alphas=random_alphas(network()))
+    write_model(tmp_path / 'model', model)
+    arrays = read_arrays(tmp_path / 'model' / 'model.params')
+    arrays[name][1] = value
+    write_arrays(tmp_path / 'model' / 'model.params', arrays)
+    vouch(tmp_path / 'model')
+    key, said = name.rsplit('.', 2)[-2], 'has values that are NaN or infinite'
+    with pytest.raises(ValueError, match=f'(decoder.2.beta|f1) {said}'):
+        read_model(tmp_path / 'model')
+    if key == '2':
+        model.parameters[name][1] = value
+    else:
+        model.alphas['f1'][1] = value
+    with pytest.raises(ValueError, match=said):
+        write_model(tmp_path / 'again', model)
+    assert not (tmp_path / 'again').exists()
+
+
 def test_what_is_no_model_directory_is_said(tmp_path, damaged):
     with pytest.raises(FileNotFoundError, match='nowhere: no such directory'):
         read_model(tmp_path / 'nowhere')

@@ -82,6 +82,15 @@ def test_a_classifier_gives_no_embeddings(client):
     assert answer.status_code == 404 and 'POST /predict' in answer.json()['error']
 
 
+def test_health_says_that_the_network_cannot_be_trusted():
+    predictor = FakePredictor()
+    with TestClient(make_app(predictor)) as client:
+        predictor.problem = 'computes NaN'
+        answer = client.get('/health')
+    assert answer.status_code == 503
+    assert (answer.json()['status'], answer.json()['problem']) == ('failed', 'computes NaN')
+
+
 def test_health_says_what_is_served(client):
     values = client.get('/health').json()
     assert values['status'] == 'ok' and values['waiting'] == 0 and values['model'] == 'tiny'
