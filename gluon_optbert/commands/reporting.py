@@ -142,6 +142,26 @@ def report(argv=None):
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')
 
 
+def _study(recipe, workers):
+    """Say what a study takes, run it, or make its tables from what there is."""
+    from ..reproduction.study import Study, estimate, readable, run
+    from ..reproduction.study_results import write_study
+
+    if not recipe.render:
+        study = Study.open(recipe)
+        plan = readable(study, estimate(study, workers))
+        if workers.first:
+            print(plan, flush=True)
+        if recipe.dry_run:
+            return
+        left = run(study, workers=workers)
+        if workers.first and left:
+            print(f'{left} pieces are left; go on with --resume')
+    if workers.first:
+        written = write_study(recipe.output)
+        print(f'wrote {len(written)} files; begin with {written[0]}')
+
+
 @command
 def table(argv=None):
     """Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
@@ -157,6 +177,8 @@ def table(argv=None):
     words += ['--data-glue', 'glue', '--output', 'runs/table8', '--dry-run']
     recipe = parse(TableRecipe, argv, description=table.__doc__, example=line('optbert-table', *words))
     workers = Workers()
+    if recipe.study is not None:
+        return _study(recipe, workers)
     if not recipe.render:
         table_plan = plan(recipe, workers=workers)
         if recipe.dry_run:

@@ -190,13 +190,14 @@ def forget(output: Path, numbers: Collection[int]) -> None:
 def _remake_start(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> None:
     """The network that a run began with, after `forget`; ValueError if the recipe's model is now another."""
     place = recipe.output / 'round-0'
-    wanted = read_json(place / FORGOTTEN)['sha256']
+    record = place / FORGOTTEN  # none if the network was lost in another way
+    wanted = read_json(record)['sha256'] if record.is_file() else None
     start, beside = kind.read(recipe)
     if workers.first:
         again = place / 'again'
         shutil.rmtree(again, ignore_errors=True)  # of a killed run
         write_model(again, start, extra=beside)
-        if sha256(again / WEIGHTS) == wanted:
+        if wanted in (None, sha256(again / WEIGHTS)):
             again.rename(place / MODEL)
         shutil.rmtree(again, ignore_errors=True)
     workers.barrier('start')

@@ -14,10 +14,11 @@ from mxnet import autograd
 from ..architecture.parameters import gate_name
 from ..finetuning.objective import Exercise, FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
-from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
+from ..finetuning.recipes import SquadRecipe, prepare_glue, prepare_squad
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
+from ..network.saved_model import SavedModel
 from ..pruning.objectives import PretrainingObjective
 from ..pruning.penalty import PENALTIES
 from ..pruning.recipe import PruneRecipe
@@ -77,12 +78,11 @@ def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> fl
     return (time.perf_counter() - began) / TIMED
 
 
-def _gate_seconds(plan: Plan, workers: Workers) -> float:
+def gate_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
     """A step of all gates."""
-    recipe = plan.pruning
     model = build(
-        plan.base.architecture,
-        plan.base.parameters,
+        base.architecture,
+        base.parameters,
         recipe.network_settings(gated=PENALTIES[recipe.penalty].gate, h_gate=recipe.h_gate),
         ctx=workers.context(),
     )
@@ -99,12 +99,10 @@ def _gate_seconds(plan: Plan, workers: Workers) -> float:
     )
 
 
-def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> tuple[float, float]:
+def weight_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Workers) -> tuple[float, float]:
     """A step of all weights by a recipe, and a held-out evaluation."""
     shards = open_shards(recipe.shards)
-    model = build(
-        plan.base.architecture, plan.base.parameters, recipe.network_settings(), ctx=workers.context()
-    )
+    model = build(base.architecture, base.parameters, recipe.network_settings(), ctx=workers.context())
     seconds = step_seconds(
         Pretraining(model, workers, shards['train']),
         recipe.weight_optimizer(model, workers),
@@ -118,25 +116,25 @@ def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> tup
     return seconds, (time.perf_counter() - began) * whole / max(1, evaluation.instances)
 
 
-def _taught_seconds(plan: Plan, recipe: PruneRecipe, workers: Workers) -> float:
+def taught_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
     """A step of recovery with the teacher of a recipe."""
-    objective = PretrainingObjective(recipe, plan.base, workers)
-    model = objective.build(plan.base, **objective.recovery_settings)
+    objective = PretrainingObjective(recipe, base, workers)
+    model = objective.build(base, **objective.recovery_settings)
     phase = recipe.phase('recovery', UNTIMED + TIMED)
     return step_seconds(
-        objective.recovery(model, phase, Match.whole(plan.base.architecture)),
+        objective.recovery(model, phase, Match.whole(base.architecture)),
         recipe.weight_optimizer(model, workers, objective.recovered_parameters(model)),
         phase,
     )
 
 
-def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
+def tuning_seconds(base: SavedModel, recipe: FineTuneRecipe, workers: Workers) -> float:
     """Fine-tuning on a task with one seed and every rate: steps, held-out sets every epoch, test sets."""
-    recipe = plan.cell_recipe(row, task)
-    exercise = _prepared(recipe, plan, workers)
+    prepare = prepare_squad if isinstance(recipe, SquadRecipe) else prepare_glue
+    exercise: Exercise = prepare(recipe, base, workers=workers)
     model = build(
-        plan.base.architecture,
-        start_parameters(plan.base, exercise.head, seed=0),
+        base.architecture,
+        start_parameters(base, exercise.head, seed=0),
         recipe.network_settings(head=exercise.head),
         ctx=workers.context(),
     )
@@ -144,7 +142,7 @@ def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
     training = step_seconds(
         FineTuning(model, workers, exercise, recipe),
         recipe.weight_optimizer(model, workers),
-        recipe.phase(task, steps),
+        recipe.phase('fine-tuning', steps),
     )
     tested = {**exercise.heldout, **exercise.test}
     tokens = sum(
@@ -168,13 +166,6 @@ def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) ->
     return time.perf_counter() - began
 
 
-def _prepared(recipe: FineTuneRecipe, plan: Plan, workers: Workers) -> Exercise:
-    if isinstance(recipe, SquadRecipe):
-        return prepare_squad(recipe, plan.base, workers=workers)
-    assert isinstance(recipe, GlueRecipe)
-    return prepare_glue(recipe, plan.base, workers=workers)
-
-
 def _open_recipes(plan: Plan) -> list[TrainingRecipe]:
     """Of the rows that are still to be made."""
     return [plan.row_recipe(row) for row in plan.chosen() if not plan.row_done(row)]
@@ -184,12 +175,16 @@ def measure(plan: Plan, workers: Workers) -> StepTimes:
     """Time what is still to be run; what is not is 0."""
     rows, recipes = plan.chosen(), _open_recipes(plan)
     pruned = [recipe for recipe in recipes if isinstance(recipe, PruneRecipe)]
-    gates = _gate_seconds(plan, workers) if any(recipe.trains_gates for recipe in pruned) else 0.0
-    recovery, evaluation = _weight_seconds(plan, plan.pruning, workers) if recipes else (0.0, 0.0)
+    gates = (
+        gate_seconds(plan.base, plan.pruning, workers)
+        if any(recipe.trains_gates for recipe in pruned)
+        else 0.0
+    )
+    recovery, evaluation = weight_seconds(plan.base, plan.pruning, workers) if recipes else (0.0, 0.0)
     learning = [recipe for recipe in pruned if recipe.teacher is not None]
-    taught = _taught_seconds(plan, learning[0], workers) if learning else 0.0
+    taught = taught_seconds(plan.base, learning[0], workers) if learning else 0.0
     built = [recipe for recipe in recipes if isinstance(recipe, PretrainRecipe)]
-    scratch = _weight_seconds(plan, built[0], workers)[0] if built else 0.0
+    scratch = weight_seconds(plan.base, built[0], workers)[0] if built else 0.0
     open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
     return StepTimes(
         gates,
@@ -197,7 +192,7 @@ def measure(plan: Plan, workers: Workers) -> StepTimes:
         taught,
         scratch,
         evaluation,
-        {task: _tuning_seconds(plan, rows[0], task, workers) for task in open_tasks},
+        {task: tuning_seconds(plan.base, plan.cell_recipe(rows[0], task), workers) for task in open_tasks},
     )
 
 

@@ -199,12 +199,12 @@ def _row(
         },
         next((result.parameters for result in results.values()), None),
         record.get('parameters_m'),
-        {task: _tuning(result) for task, result in results.items()},
+        {task: tuning_text(result) for task, result in results.items()},
         sum(result.seconds for result in results.values()),
     )
 
 
-def _tuning(result: FineTuningResult) -> str:
+def tuning_text(result: FineTuningResult) -> str:
     """The fine-tuning of a cell, in words."""
     recipe = result.recipe
     rates = ', '.join(f'{one.learning_rate:g}' for one in result.tried)
@@ -247,13 +247,18 @@ def notes(results: Results) -> list[str]:
     most = 'at most ' if plan['alpha_steps_auto'] else ''
     remarks = [
         f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
-        f'seeds {", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, '
-        'on the held-out sets.',
+        f'seeds {", ".join(map(str, plan["seeds"]))}'
+        + (
+            ' of fine-tuning, one network a row; '
+            if 'scale' in plan
+            else ', each of pruning and fine-tuning; '
+        )
+        + 'scores in percent, on the held-out sets.',
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
-        f'Steps in each of {plan["rounds"]} rounds: {most}{plan["alpha_steps"]} of gates, '
-        f'{plan["recovery_steps"]} of recovery; scale {plan["scale"]:g}.',
+        f'Steps in each round: {most}{plan["alpha_steps"]} of gates, {plan["recovery_steps"]} of recovery'
+        + (f'; {plan["rounds"]} rounds; scale {plan["scale"]:g}.' if 'scale' in plan else '.'),
     ]
     if plan.get('scratch_steps'):
         remarks.append(f'Steps of a row that is trained from scratch: {plan["scratch_steps"]:,}.')

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -51,7 +51,15 @@ def task_names(table: PaperTable) -> list[str]:
 class TableRecipe(Recipe):
     """A results table of the paper."""
 
-    table: int = option('number of the table in the paper', choices=TABLES)
+    table: int | None = option('number of the table in the paper', None, choices=TABLES)
+    study: Path | None = option(
+        'YAML file of a study, in place of --table: rows at several sizes, with several seeds of pruning, on '
+        'several tasks, from which every table is made',
+        None,
+    )
+    minutes: PositiveFloat | None = option(
+        'of a study: begin no further piece after so many minutes; --resume goes on', None
+    )
     output: Path = option('directory to write')
     base: Path | None = option('model directory that takes the place of BERT-base', None)
     shards: Path | None = option(f'directory of shards that {named("optbert-make-shards")} made', None)
@@ -120,6 +128,24 @@ class TableRecipe(Recipe):
         ]
         if self.render and self.dry_run:
             problems.append('render and dry_run exclude each other')
+        if (self.table is None) == (self.study is None):
+            return [*problems, 'give either --table or --study']
+        if self.study is not None:
+            decided = (
+                'rows',
+                'tasks',
+                'seeds',
+                'epochs',
+                'learning_rates',
+                'scale',
+                'alpha_steps',
+                'recovery_steps',
+            )
+            decided += ('scratch_steps', 'pruning', 'pretraining', 'glue', 'squad', 'squad1', 'squad2')
+            return problems + [
+                f'the file of --study says {name}' for name in decided if not self.is_default(name)
+            ]
+        problems += ['minutes is about a study'] if self.minutes else []
         table = load_table(self.table)
         for what, asked, known in (
             ('row', self.rows, [BASE, *known_rows(table)]),
@@ -188,6 +214,12 @@ def by_embedding(base: Architecture, row: Published) -> Size:
     return dataclasses.replace(base, e=width)
 
 
+def nearly_whole(base: Architecture, row: Published) -> Size:
+    """Nearly the whole base, less of it for a smaller row: a ladder of these loses next to nothing."""
+    share = by_share(base, row) / ParameterCost().cost(base)
+    return ParameterCost().cost(base) * (1 - 1e-3 * (1 - share))
+
+
 @dataclasses.dataclass(frozen=True)
 class Maker:
     """Maker of a row.
@@ -248,6 +280,14 @@ MAKERS: Mapping[str, Maker] = {
     'BERT-all uniform': Maker('pruned', by_share, 'uniform-alpha'),
     'BERT-all uniform, magnitude': Maker('pruned', by_share, 'uniform'),
     'ALBERT-e': Maker('built', by_embedding),
+    # of a study, which no table of the paper has
+    'a random cut': Maker(
+        'pruned',
+        by_share,
+        'random',
+        settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent'},
+    ),
+    'BERT-base, trained on': Maker('pruned', nearly_whole, 'magnitude', 'f'),
     # Table 1, where Devlin et al. trained every network from scratch
     'bert_3': Maker('built', in_proportion),
     'l6_h768_a3_k64_v64': Maker('built', in_proportion),
@@ -294,11 +334,11 @@ def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
     rows = []
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
         published = Published(name, _number(record['parameters_m']), architecture)
-        rows += [_row(made, published, base) for made in (name, *BESIDE.get(name, ()))]
+        rows += [row_of(made, published, base) for made in (name, *BESIDE.get(name, ()))]
     return rows
 
 
-def _row(name: str, published: Published, base: Architecture) -> Row:
+def row_of(name: str, published: Published, base: Architecture) -> Row:
     """A row on a base, made in the way of its name at a published size."""
     maker, slug, cost = MAKERS[name], slug_of(name), ParameterCost()
     try:

@@ -116,14 +116,14 @@ class Plan:
 
     def how(self, row: Row) -> str:
         """Words for the making of a row; with its steps of gates where they are not those of the others."""
-        own = _pruning(self.recipe, self.base, row.maker)
+        own = pruning_of(self.recipe, self.base, row.maker)
         if own.alpha_steps == self.pruning.alpha_steps:
             return row.maker.sentence()
         most = 'at most ' if own.alpha_steps == 'auto' else ''
         return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'
 
     def _pruning_of(self, row: Row) -> PruneRecipe:
-        pruning = _pruning(self.recipe, self.base, row.maker)
+        pruning = pruning_of(self.recipe, self.base, row.maker)
         values = {
             'output': str(self.directory(row)),
             'method': row.maker.method,
@@ -244,11 +244,11 @@ def _files(recipe: TableRecipe, task: str) -> list[Path | None]:
     return [recipe.squad, recipe.squad1 if SQUAD[task] == '1.1' else recipe.squad2]
 
 
-def _settings(cls: type[R], paths: Sequence[Path | None]) -> dict[str, Any]:
+def _settings(cls: type[R], paths: Sequence[Path | Mapping[str, Any] | None]) -> dict[str, Any]:
     """The settings of files of the user, a later one in place of those before it."""
     settings: dict[str, Any] = {}
     for path in filter(None, paths):
-        settings = overridden(cls, settings, read_yaml(path))
+        settings = overridden(cls, settings, path if isinstance(path, Mapping) else read_yaml(path))
     return settings
 
 
@@ -307,7 +307,7 @@ def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> list[st
     ]
 
 
-def _pruning(recipe: TableRecipe, base: SavedModel, maker: Maker | None = None) -> PruneRecipe:
+def pruning_of(recipe: TableRecipe, base: SavedModel, maker: Maker | None = None) -> PruneRecipe:
     """Settings of all pruning runs, or of those on the way to a row; the steps are scaled."""
     fixed = {
         'model': str(recipe.base),
@@ -364,7 +364,7 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     asked = [slug_of(task) for task in recipe.tasks]
     tasks = tuple(task for task in task_names(table) if not asked or slug_of(task) in asked)
     scratch_steps = recipe.scratch_steps or base.progress.trained_steps
-    pruning = _pruning(recipe, base)
+    pruning = pruning_of(recipe, base)
     open_shards(pruning.shards, base.vocabulary)
     table_plan = Plan(
         recipe,

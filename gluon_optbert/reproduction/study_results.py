@@ -1,0 +1,307 @@
+"""A study so far: the tables of the paper beside its own, scores against sizes, and which orders are seen.
+
+A difference is paired: taken instance by instance of the development set where the results say which were
+right, as the mean over the seeds of pruning that both rows have. Its standard error is that of the instances
+and that of the seeds together."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..architecture.paper import load_table
+from ..finetuning.result import FineTuningResult
+from ..reporting.figures import STYLE, look, save
+from ..reporting.figures import plain as plain_text
+from ..runs.display import markdown_table
+from ..runs.files import read_json, write_file
+from ..runs.progress import MARK, exceeds
+from .results import NOT_REACHABLE, NOT_RUN, SCORES, Entry, ResultRow, Results, render, tuning_text
+from .rows import BASE, BESIDE, FORMAT, TABLES, row_names, slug_of
+from .study import PLAN, size_name
+
+CLEAR = 2  # standard errors that a difference is seen from
+# What the paper's tables say of the order of its rows, the better one first.
+ORDERS = (
+    ('optBERT-all', 'optBERT-h'),
+    ('optBERT-h', 'BERT-all uniform'),
+    ('optBERT-all', 'BERT-all uniform'),
+    ('BERT-all uniform', 'BERT-ℓ truncated'),
+    ('optBERT-all', 'optBERT-f'),
+    ('optBERT-all', 'optBERT-a'),
+    ('optBERT-all+', 'optBERT-all'),
+    ('optBERT-all+', 'a random cut'),
+)
+Key = tuple[str, float | None]  # a row and a size
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How much better one row is than another at a size on a task, in percentage points.
+
+    Parameters
+    ----------
+    mean : float
+    error : float, optional
+        Standard error; None of a single seed whose instances are not known.
+    seeds : int
+    """
+
+    mean: float
+    error: float | None
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first row is seen to be better."""
+        if self.error is None or abs(self.mean) < CLEAR * self.error:
+            return 'undecided'
+        return 'seen' if self.mean > 0 else 'the opposite'
+
+    def text(self) -> str:
+        """For people."""
+        return f'{self.mean:+.1f}' + ('' if self.error is None else f' ± {self.error:.1f}')
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyResults:
+    """The cells of a study that were run.
+
+    Parameters
+    ----------
+    plan : mapping
+        As `study.Study.write` leaves it.
+    cells : mapping of ((row, size), task) to mapping of int to FineTuningResult
+        By seed of pruning.
+    """
+
+    plan: Mapping[str, Any]
+    cells: Mapping[tuple[Key, str], Mapping[int, FineTuningResult]]
+
+    def scores(self, key: Key, task: str, metric: str) -> dict[int, float]:
+        """A score in percent, by seed of pruning; ``metric`` as a column has it."""
+        found = {}
+        for seed, result in self.cells.get((key, task), {}).items():
+            first, names = result.metric.split('/')[0], result.runs[0].scores
+            name = next(name for name in (f'{first}/{one}' for one in SCORES[metric]) if name in names)
+            found[seed] = result.runs[0].scores[name]
+        return found
+
+    def difference(self, better: Key, other: Key, task: str, metric: str) -> Difference | None:
+        """Of two rows; the base, which has one seed, stands beside every seed of another row."""
+        scores = [self.scores(key, task, metric) for key in (better, other)]
+        seeds = [sorted(one) for one in scores]
+        alone = [key[0] == BASE for key in (better, other)]
+        pairs = [(seed, seed) for seed in seeds[0] if seed in seeds[1]]
+        if any(alone) and all(seeds):
+            pairs = list(itertools.product(*seeds))
+        if not pairs:
+            return None
+        apart = np.array([scores[0][one] - scores[1][two] for one, two in pairs])
+        squares = [apart.var(ddof=1) / len(apart)] if len(apart) > 1 else []
+        right = [
+            [_right(self.cells[key, task][seed]) for key, seed in zip((better, other), pair)]
+            for pair in pairs
+        ]
+        if metric == 'accuracy' and all(one is not None for pair in right for one in pair):
+            each = np.mean([np.subtract(*pair) for pair in right], axis=0)
+            squares.append(1e4 * each.var(ddof=1) / len(each))
+        error = float(np.sqrt(sum(squares))) if squares else None
+        return Difference(float(apart.mean()), error, len(pairs))
+
+
+def _right(result: FineTuningResult) -> np.ndarray | None:
+    """Which instances of the first development set were answered right."""
+    right = result.runs[0].right
+    name = result.metric.split('/')[0]
+    return None if right is None or name not in right else np.array([int(sign) for sign in right[name]])
+
+
+def read_study(output: Path) -> StudyResults:
+    """The plan and the cells of a study so far; FileNotFoundError or ValueError if there is none."""
+    plan = read_json(Path(output) / PLAN)
+    if plan.get('format') != FORMAT:
+        raise ValueError(f'{output}/{PLAN}: not the plan of a study')
+    cells: dict[tuple[Key, str], dict[int, FineTuningResult]] = {}
+    for network in plan['networks']:
+        for task in network['tasks']:
+            path = Path(output) / 'cells' / network['place'] / slug_of(task) / 'result.json'
+            if path.is_file():
+                key = (network['row'], network['size'])
+                cells.setdefault((key, task), {})[network['seed']] = FineTuningResult.read(path)
+    return StudyResults(plan, cells)
+
+
+def table_of(study: StudyResults, number: int) -> Results:
+    """A table of the paper with the study's scores, over the seeds of pruning."""
+    table = load_table(number)
+    columns = tuple(column for column in table.columns if column.task or column.name == 'average')
+    published = dict(zip(row_names(table), table.records()))
+    sizes = [float(record['parameters_m']) for name, record in published.items() if name in _SIZED]
+    size = max(sizes, default=0.0)
+    names = [name for row in published for name in (row, *BESIDE.get(row, ()))]
+    names += [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
+    plan = {(one['row'], one['size']): one for one in study.plan['networks']}
+    rows, planned = [], []
+    for name in names:
+        key: Key = (BASE, None) if name in ('BERT-base', 'bert_base') else (name, size)
+        network = plan.get(key, {'unreachable': None, 'how': 'not in the study', 'share': None})
+        rows.append(_table_row(study, name, key, columns, network, published.get(name, {})))
+        planned.append({'name': name, **{one: network[one] for one in ('how', 'share', 'unreachable')}})
+    seeds = sorted({one['seed'] for one in study.plan['networks']})
+    return Results(table, columns, tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
+
+
+_SIZED = ('optBERT-all', 'optBERT-h', 'BERT-all uniform')  # rows whose published size is that of the table
+
+
+def _table_row(
+    study: StudyResults,
+    name: str,
+    key: Key,
+    columns: Sequence[Any],
+    network: Mapping[str, Any],
+    record: Mapping[str, Any],
+) -> ResultRow:
+    absent = NOT_REACHABLE if network['unreachable'] else NOT_RUN
+    entries, results = {}, {}
+    for column in columns:
+        scores: dict[int, float] = {}
+        majority = None
+        if column.task:
+            scores = study.scores(key, column.task, str(column.metric))
+            for result in study.cells.get((key, column.task), {}).values():
+                results[column.task] = result
+                first = result.metric.split('/')[0]
+                found = [(result.majority or {}).get(f'{first}/{one}') for one in SCORES[str(column.metric)]]
+                majority = next((one for one in found if one is not None), None)
+        state = 'done' if scores else absent
+        entries[column.name] = Entry(tuple(scores.values()), state, record.get(column.name), majority)
+    counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]
+    if counted and all(entries[one].scores for one in counted):
+        mean = float(np.mean([entries[one].mean for one in counted]))
+        entries['average'] = Entry((mean,), 'done', record.get('average'))
+    return ResultRow(
+        name,
+        entries,
+        next((result.parameters for result in results.values()), None),
+        record.get('parameters_m'),
+        {task: tuning_text(result) for task, result in results.items()},
+        sum(result.seconds for result in results.values()),
+    )
+
+
+def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
+    """Tasks of the study, each with the metric that counts."""
+    columns = [column for number in (8, 1) for column in load_table(number).columns if column.task]
+    metrics = {column.task: column.metric for column in reversed(columns) if column.metric != 'em'}
+    return [(task, str(metrics[task])) for task in dict.fromkeys(task for _, task in study.cells)]
+
+
+def summary(study: StudyResults) -> str:
+    """Every score by row and size, the orders of the paper's rows, and the number of cells, in Markdown."""
+    plan, lines = study.plan, ['# The study so far', '']
+    planned = [
+        (one['row'], one['size'], one['seed'], task)
+        for one in plan['networks']
+        if not one['unreachable']
+        for task in one['tasks']
+    ]
+    done = sum(map(len, study.cells.values()))
+    sizes = sorted({one['size'] for one in plan['networks'] if one['size']}, reverse=True)
+    rows = list(dict.fromkeys(one['row'] for one in plan['networks'] if one['row'] != BASE))
+    lines += [
+        f'{done} of {len(planned)} cells (network, task and seed) were run.',
+        '',
+        '## Orders of rows',
+        '',
+    ]
+    lines += [
+        f'"Seen" is a difference of {CLEAR} standard errors and more. It is paired: over the instances of '
+        'the development set, and over the seeds of pruning that both rows have.',
+        '',
+    ]
+    body = []
+    for better, other in ORDERS:
+        for task, metric in tasks_of(study):
+            found = [study.difference((better, size), (other, size), task, metric) for size in sizes]
+            if any(found):
+                cells = ['–' if one is None else f'{one.text()} {one.verdict}' for one in found]
+                body.append([f'{better} before {other}', task, *cells])
+    lines += [markdown_table(['order', 'task', *map(size_name, sizes)], body)] if body else ['none yet']
+    for task, metric in tasks_of(study):
+        body = []
+        for row in rows:
+            cells = []
+            for size in sizes:
+                scores = list(study.scores((row, size), task, metric).values())
+                apart = study.difference((row, size), (BASE, None), task, metric)
+                cells.append(_score(scores, study.cells.get(((row, size), task), {})) if scores else NOT_RUN)
+                cells.append(apart.text() if apart else '–')
+            body.append([row, *cells])
+        base = study.scores((BASE, None), task, metric)
+        head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
+        shown = f'{next(iter(base.values())):.1f}' if base else NOT_RUN
+        lines += ['', f'## {task}', '', f'The base: {shown}.', '', markdown_table(head, body)]
+    return '\n'.join(lines) + '\n'
+
+
+def _score(scores: Sequence[float], results: Mapping[int, FineTuningResult]) -> str:
+    """The mean over seeds, and its deviation, marked where it is no better than the majority class."""
+    text = f'{np.mean(scores):.1f}' + (f' ± {np.std(scores, ddof=1):.1f}' if len(scores) > 1 else '')
+    result = next(iter(results.values()))
+    majority = (result.majority or {}).get(result.metric)
+    return text if majority is None or exceeds(float(np.mean(scores)), majority) else f'{text} {MARK}'
+
+
+def draw(study: StudyResults, task: str, metric: str) -> Figure:
+    """A task's score against the size, a line for each row; the base is dashed."""
+    figure = Figure(figsize=(8, 4.5))
+    axes = figure.subplots()
+    rows = list(dict.fromkeys(one['row'] for one in study.plan['networks'] if one['row'] != BASE))
+    for number, row in enumerate(rows):
+        points = [
+            (one[1], list(study.scores(one, task, metric).values()))
+            for one in dict.fromkeys((net['row'], net['size']) for net in study.plan['networks'])
+            if one[0] == row and study.scores(one, task, metric)
+        ]
+        if points:
+            points.sort()
+            spread = [np.std(scores, ddof=1) if len(scores) > 1 else 0.0 for _, scores in points]
+            means = [np.mean(scores) for _, scores in points]
+            axes.errorbar(
+                [size for size, _ in points], means, spread, **look(number), capsize=2, label=plain_text(row)
+            )
+    base = study.scores((BASE, None), task, metric)
+    if base:
+        axes.axhline(next(iter(base.values())), linestyle='--', color='#606060', label='the base')
+    published = any((net['size'] or 0) > 1 for net in study.plan['networks'])
+    share = f'share of the {study.plan["objective"]}'
+    axes.set_xlabel('published size, M parameters' if published else share)
+    axes.set_ylabel(f'{metric}, percent')
+    axes.set_title(task)
+    figure.legend(loc='outside right upper')
+    return figure
+
+
+def write_study(output: Path) -> list[Path]:
+    """Make tables and plots from the results so far, in ``tables/`` of the study; the files."""
+    study, place = read_study(output), Path(output) / 'tables'
+    place.mkdir(exist_ok=True)
+    written = [place / 'README.md']
+    write_file(written[0], summary(study).encode())
+    for number in TABLES if study.plan['objective'] == 'parameters' else ():
+        for name, content in render(table_of(study, number)).items():
+            written.append(place / name.replace('table', f'table_{number:02d}'))
+            write_file(written[-1], content.encode())
+    with matplotlib.rc_context(STYLE):
+        for task, metric in tasks_of(study):
+            written += save(draw(study, task, metric), place, slug_of(task))
+    return written

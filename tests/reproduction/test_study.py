@@ -1,0 +1,134 @@
+"""A study: its networks and pieces, run, stopped, lost and gone on with, and the tables made of it."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from helpers.commands import call
+from helpers.pruned import Interrupted
+
+from gluon_optbert.finetuning.recipes import finetune_glue
+from gluon_optbert.finetuning.result import FineTuningResult
+from gluon_optbert.reproduction import study as module
+from gluon_optbert.reproduction.rows import TableRecipe
+from gluon_optbert.reproduction.study import Study, StudyFile, run
+from gluon_optbert.reproduction.study_results import Difference, read_study, table_of, write_study
+from gluon_optbert.runs.recipe import RecipeError, fill
+
+FILE = {
+    'rows': {
+        'optBERT-all': [1, 2],
+        'BERT-all uniform': [1],
+        'a random cut': [1],
+        'BERT-base, trained on': [1],
+        'BERT-ℓ': [1],
+        'optBERT-f': [1],
+    },
+    'sizes': [66, 88],
+    'tasks': {
+        'SST-2': {'settings': {'epochs': 1, 'batch_size': 8}},
+        'MNLI': {'seeds': 1, 'sizes': [88], 'rows': ['optBERT-all'], 'settings': {'epochs': 1}},
+    },
+    'pruning': {
+        'batch_size': 8,
+        'evaluation_limit': 8,
+        'alpha_steps': 2,
+        'recovery_steps': 2,
+        'log_every': 0,
+    },
+    'scratch_steps': 2,
+}
+
+
+@pytest.fixture
+def recipe(tmp_path, base, shards_directory, data):
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(FILE, sort_keys=False))
+    values = {'study': str(tmp_path / 'study.yaml'), 'base': str(base), 'shards': str(shards_directory)}
+    return fill(TableRecipe, {**values, 'data_glue': str(data / 'glue'), 'output': str(tmp_path / 'out')})
+
+
+def scores_of(output):
+    results = {path: FineTuningResult.read(path) for path in output.rglob('result.json')}
+    return {
+        str(path.relative_to(output)): (result.model_sha256, result.mean) for path, result in results.items()
+    }
+
+
+def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recipe):
+    study = Study.open(recipe)
+    names = [(one.row.name, one.size, one.seed) for one in study.networks]
+    assert names[0] == ('base', None, 1)
+    assert names[1:4] == [('optBERT-all', 66, 1), ('BERT-all uniform', 66, 1), ('a random cut', 66, 1)]
+    assert names.index(('optBERT-all', 66, 2)) < names.index(('optBERT-all', 88, 1))
+    ladder = next(one for one in study.networks if one.row.name == 'optBERT-all' and one.size == 66)
+    shares = [one.row.share for one in study.networks if one.run == ladder.run]
+    assert ladder.round == 2 and list(study.making(ladder).targets) == sorted(shares, reverse=True)
+
+
+@pytest.mark.slow
+def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(recipe, tmp_path, monkeypatch):
+    study = Study.open(recipe)
+    run(study)
+    whole, output = scores_of(recipe.output), tmp_path / 'other'
+    assert len(whole) == sum(len(study.tasks(one)) for one in study.reachable())
+    assert not list((recipe.output / 'networks').rglob('model.params'))  # nothing is left to be made of them
+
+    stopped = recipe.replace(output=output, minutes=1e-9)
+    assert run(Study.open(stopped)) == len(study.reachable())
+    study = Study.open(stopped.replace(minutes=None, resume=True))
+    calls = []
+
+    def tune(*args, **more):
+        calls.append(args)
+        if len(calls) == 4:
+            raise Interrupted
+        return finetune_glue(*args, **more)
+
+    monkeypatch.setattr(module, 'finetune_glue', tune)
+    with pytest.raises(Interrupted):
+        run(study)
+    monkeypatch.undo()
+    for path in list((output / 'networks').rglob('round-*/model')):
+        shutil.rmtree(path)  # a machine is lost
+    run(study)
+    assert scores_of(output) == whole
+
+    found = read_study(recipe.output)
+    row = next(row for row in table_of(found, 8).rows if row.name == 'optBERT-all')
+    assert [len(entry.scores) for entry in row.entries.values() if entry.scores] == [2]
+    written = {path.name for path in write_study(recipe.output)}
+    assert {'README.md', 'table_08.md', 'table_15.csv', 'sst-2.png'} <= written
+    text = (recipe.output / 'tables' / 'README.md').read_text()
+    assert 'not run' in text and 'optBERT-all before BERT-all uniform' in text
+    apart = found.difference(('optBERT-all', 66.0), ('BERT-all uniform', 66.0), 'SST-2', 'accuracy')
+    pair = [found.cells[(name, 66.0), 'SST-2'][1] for name in ('optBERT-all', 'BERT-all uniform')]
+    assert apart.mean == pytest.approx(np.subtract(*(one.runs[0].scores[one.metric] for one in pair)))
+    right = [np.array(list(map(int, one.runs[0].right['dev']))) for one in pair]
+    assert apart.seeds == 1
+    assert apart.error == pytest.approx(100 * np.subtract(*right).std(ddof=1) / len(right[0]) ** 0.5)
+
+
+def test_a_difference_is_seen_from_two_standard_errors():
+    verdicts = [Difference(mean, 1.0, 3).verdict for mean in (2.5, 1.5, -2.5)]
+    assert verdicts == ['seen', 'undecided', 'the opposite']
+    assert Difference(9.0, None, 1).verdict == 'undecided'
+
+
+def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
+    wrong = {**FILE, 'rows': {'optBERT-x': [1]}, 'tasks': {'SST-2': {}, 'CoLA': {}}}
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(wrong))
+    with pytest.raises(RecipeError, match="no row 'optBERT-x'.*no task 'CoLA'"):
+        StudyFile.read(tmp_path / 'study.yaml')
+    (tmp_path / 'study.yaml').write_text('rows: {}\nsizes: [-1]\nfoo: 1\n')
+    with pytest.raises(RecipeError) as error:
+        StudyFile.read(tmp_path / 'study.yaml')
+    assert len(error.value.problems) == 3  # sizes, tasks, foo
+
+
+def test_dry_run_says_what_is_left_and_writes_nothing(recipe):
+    names = ('study', 'base', 'shards', 'data_glue', 'output')
+    flags = [f'--{name.replace("_", "-")}={getattr(recipe, name)}' for name in names]
+    done = call('finetune/run_table.py', *flags, '--dry-run')
+    assert done.returncode == 0, done.stderr
+    assert 'longest piece' in done.stdout and '13 are left' in done.stdout and not recipe.output.exists()
