@@ -76,6 +76,7 @@ setup(
             'architecture/paper/*.json',
             'deployment/hub_code/*.py',
             'deployment/templates/*.jinja',
+            'importing/*.json',
             'pruning/templates/*.jinja',
             'recipes/*/*.yaml',
             'reporting/templates/*',

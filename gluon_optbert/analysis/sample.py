@@ -24,8 +24,8 @@ from ..text.tokenizer import (
     CONTINUATION,
     SPECIAL_TOKENS,
     Vocabulary,
-    is_cased,
     make_tokenizer,
+    settings_of,
     vocabulary_hash,
     word_splitter,
 )
@@ -95,9 +95,8 @@ def sample_of_texts(
     ValueError
         If `length` is too small for the special tokens, see `pair`.
     """
-    cased = is_cased(vocabulary)
-    split = word_splitter(lowercase=False, strip_accents=not cased)
-    tokenize = make_tokenizer(vocabulary, cased=cased)
+    split = word_splitter(settings_of(vocabulary).model_copy(update={'lowercase': False}))
+    tokenize = make_tokenizer(vocabulary)
     instances, words = [], []
     for sentences in texts:
         pieces = [

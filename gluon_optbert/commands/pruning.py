@@ -107,7 +107,7 @@ def verify(argv=None):
     from ..deployment.verify import (
         VerifyRecipe,
         described_rounding,
-        described_scales,
+        described_stages,
         stages,
         stages_table,
         table,
@@ -131,7 +131,7 @@ def verify(argv=None):
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
     errors = stages(recipe)
     print(stages_table(errors))
-    for sentence in described_scales(errors):
+    for sentence in described_stages(errors):
         print(f'\n{sentence}')
     if recipe.output is not None:
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
@@ -149,6 +149,8 @@ def _verify_trimmed(checked: Any, tolerance: float) -> None:
         print(f'{name}: largest difference {difference:.1e} of its largest value')
     if checked.splits is not None:
         print('\n'.join(described_splits(checked.splits)))
+    if checked.as_is:
+        print(f'text is not read as by the tokenizer of the checkpoint: {checked.as_is}')
     sequences = f'{checked.sequences} sequence{"s" * (checked.sequences > 1)}'
     print(
         f'verified: {sequences} whose tokens all stayed, within {tolerance:.0e} of the network with the '

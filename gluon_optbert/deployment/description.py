@@ -1,6 +1,7 @@
 """An export as its manifest describes it, read without MXNet.
 
-    architecture.json  vocab.txt  manifest.json  model-symbol.json  model-0000.params  (model.onnx)
+    architecture.json  vocab.txt  manifest.json  model-symbol.json  model-0000.params
+    (model.onnx  tokenizer_settings.json)
 
 The manifest says what is computed, from which inputs, in which precision, and has the size and SHA-256 of
 every file. MXNet reads the symbol and the parameters (`mxnet_network`), others an ONNX file (`engines`)."""
@@ -18,7 +19,7 @@ from ..architecture.parameters import PARTS
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, write_manifest
 from ..tasks.squad import Reading
-from ..text.tokenizer import Vocabulary, is_cased, read_vocabulary, vocabulary_hash
+from ..text.tokenizer import Vocabulary, read_vocabulary, settings_of, vocabulary_hash
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 KINDS = ('encoder', 'pretraining', 'task')
@@ -150,6 +151,7 @@ class Deployment:
 
 def vouch(staged: Path, deployment: Deployment) -> None:
     """Write the manifest, the last file."""
+    settings = settings_of(deployment.vocabulary)
     write_manifest(
         staged,
         form=FORMAT,
@@ -160,7 +162,8 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         max_length=deployment.architecture.max_length,
         vocab_size=deployment.architecture.vocab_size,
         untrained=list(deployment.untrained),
-        lower_case=not is_cased(deployment.vocabulary),
+        lower_case=settings.lowercase,
+        tokenizer=settings.model_dump(mode='json'),
         inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in deployment.inputs},
         outputs={name: {'shape': shape} for name, shape in deployment.outputs.items()},
         vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
@@ -195,7 +198,7 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
     if missing:
         raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')
-    vocabulary = read_vocabulary(directory / 'vocab.txt')
+    vocabulary = read_vocabulary(directory / 'vocab.txt', files=manifest['files'])
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(
             f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '

@@ -10,16 +10,15 @@ from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
+from ..text.tokenizer import AddedToken, Vocabulary, settings_of, vocabulary_bytes
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
 CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
 DROPOUT = 0.1  # of fine-tuning, BERT's
-LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
 # A capital sigma at the end of a word, as `str.lower` finds it: after a letter with a case and before none.
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
-INPUT_NAMES = ['input_ids', 'token_type_ids', 'attention_mask']
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -124,29 +123,21 @@ def transformers_config(
     return {**config, **({OWN: own} if own else {})}
 
 
-def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]:
+def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """A ``tokenizer.json`` of the library `tokenizers`, whose ids are those of this package's tokenizer.
 
-    Parameters
-    ----------
-    tokens : sequence of str
-        The vocabulary, in its order.
-    lower_case : bool
-        Whether capitals and accents are taken away.
+    A text that spells a special token has that token there; here, it has it if the token is an added one.
     """
-    ids = {token: i for i, token in enumerate(tokens)}
-    normalizer = {
-        'type': 'BertNormalizer',
-        'clean_text': True,
-        'handle_chinese_chars': True,
-        'strip_accents': lower_case,
-        'lowercase': lower_case,
-    }
-    if lower_case:  # `tokenizers` makes no final sigma
+    ids, settings = vocabulary.token_to_idx, settings_of(vocabulary)
+    marks = settings.model_dump(include={'clean_text', 'handle_chinese_chars', 'strip_accents', 'lowercase'})
+    normalizer = {'type': 'BertNormalizer', **marks}
+    if settings.lowercase and settings.final_sigma:  # `tokenizers` makes no final sigma
         sigma = {'type': 'Replace', 'pattern': {'Regex': _FINAL_SIGMA}, 'content': 'ς'}
         normalizer = {'type': 'Sequence', 'normalizers': [sigma, normalizer]}
-    special = sorted((ids[token], token) for token in SPECIAL.values())
-    marks = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
+    added = {
+        token: AddedToken(content=token, normalized=False, special=True) for token in SPECIAL.values()
+    } | {token.content: token for token in settings.added_tokens}
+    whole = {token.content for token in added.values() if not token.piece}
     cls, sep = ({'SpecialToken': {'id': token, 'type_id': 0}} for token in ('[CLS]', '[SEP]'))
     first, second = ({'Sequence': {'id': name, 'type_id': i}} for i, name in enumerate('AB'))
     end = {'SpecialToken': {'id': '[SEP]', 'type_id': 1}}
@@ -154,7 +145,10 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': [{'id': i, 'content': token, **marks} for i, token in special],
+        'added_tokens': [
+            {'id': ids[token], **added[token].model_dump(exclude={'piece'})}
+            for token in sorted(added, key=ids.__getitem__)
+        ],
         'normalizer': normalizer,
         'pre_tokenizer': {'type': 'BertPreTokenizer'},
         'post_processor': {
@@ -170,14 +164,14 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]
             'type': 'WordPiece',
             'unk_token': '[UNK]',
             'continuing_subword_prefix': '##',
-            'max_input_chars_per_word': LONGEST_WORD,
-            'vocab': ids,
+            'max_input_chars_per_word': settings.max_input_chars_per_word,
+            'vocab': {token: number for token, number in ids.items() if token not in whole},
         },
     }
 
 
 def write_hub_files(
-    directory: Path, config: Mapping[str, Any], tokens: Sequence[str], *, lower_case: bool, max_length: int
+    directory: Path, config: Mapping[str, Any], vocabulary: Vocabulary, *, max_length: int
 ) -> None:
     """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory.
 
@@ -186,28 +180,30 @@ def write_hub_files(
     directory : Path
     config : mapping
         As `bert_config` or `transformers_config` give it.
-    tokens, lower_case
-        As of `tokenizer_json`.
+    vocabulary : Vocabulary
     max_length : int
         The number of positions of the network.
     """
+    settings = settings_of(vocabulary)
     tokenizer_config = {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
         'model_max_length': max_length,
-        'model_input_names': INPUT_NAMES,
-        'do_lower_case': lower_case,
+        'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
+        'do_lower_case': settings.lowercase,
+        'strip_accents': settings.strip_accents,
+        'tokenize_chinese_chars': settings.handle_chinese_chars,
         'clean_up_tokenization_spaces': True,
         **SPECIAL,
     }
     files = {
-        'config.json': {**config, 'pad_token_id': tokens.index('[PAD]')},
-        'tokenizer.json': tokenizer_json(tokens, lower_case=lower_case),
+        'config.json': {**config, 'pad_token_id': vocabulary['[PAD]']},
+        'tokenizer.json': tokenizer_json(vocabulary),
         'tokenizer_config.json': tokenizer_config,
         'special_tokens_map.json': SPECIAL,
     }
     for name, values in files.items():
         write_json(Path(directory) / name, values)
-    (Path(directory) / 'vocab.txt').write_bytes(''.join(f'{token}\n' for token in tokens).encode('utf-8'))
+    (Path(directory) / 'vocab.txt').write_bytes(vocabulary_bytes(vocabulary))
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -22,7 +22,7 @@ from ..runs.display import markdown_table
 from ..runs.machine import commit, versions
 from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
 from ..tasks.task import known_head
-from ..text.tokenizer import is_cased
+from ..text.tokenizer import TokenizerSettings, settings_of
 from .description import DYNAMIC, QUANTISED, inputs_of
 from .hub import CLASSES, CODE
 from .lineage import Finetuning, Lineage, lineage_of
@@ -48,7 +48,7 @@ class CardFacts:
     precision: str = 'float32'  # of the export, or bfloat16, or int8
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by the export, of itself
     untrained: tuple[str, ...] = ()  # the parts that are random
-    lower_case: bool = True
+    reads: TokenizerSettings = TokenizerSettings(lowercase=True, strip_accents=True)
     lineage: Lineage = Lineage()
     license: str = ''  # of the weights, as hubs name it; empty if it is not known
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # commit and versions
@@ -315,7 +315,7 @@ def write_card(
             for path in sorted(directory.rglob('*'))
             if path.is_file()
         },
-        lower_case=not is_cased(vocabulary),
+        reads=settings_of(vocabulary),
         lineage=lineage or lineage_of(saved),
         origin={'commit': commit(), 'versions': versions()},
         mxnet_inputs=inputs_of(kind),

@@ -42,11 +42,14 @@ class TrimCheck:
         That were compared.
     splits : Splits, optional
         How the words of other text than that of the trimming split; None unless there is some.
+    as_is : str
+        Where text is not read as by an imported checkpoint's own tokenizer.
     """
 
     differences: dict[str, float]
     sequences: int
     splits: Splits | None
+    as_is: str = ''
 
 
 def is_trimmed(directory: Path) -> bool:
@@ -100,7 +103,7 @@ def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
         with counting('reading text', len(files), unit='file') as count:
             words = read_words(files, before.vocabulary, done=count)
         splits = compare_splits(words, before.vocabulary, after.vocabulary)
-    return TrimCheck(worst, len(sequences), splits)
+    return TrimCheck(worst, len(sequences), splits, after.vocabulary.as_is)
 
 
 def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[list[str]]:

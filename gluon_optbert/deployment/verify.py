@@ -312,7 +312,8 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         ``round``, ``network`` (before, cut, reconstructed or `LEFT_OUT`, recovered), ``error``: the relative
         error of the last layer's output on the hidden units that stayed; and of a run of pre-training
         ``mlm_loss``, in nats per masked token. Where hidden units were cut, the row of the network before it
-        has ``layer_norm_scales``: `network.running.layer_norm_scales`.
+        has ``layer_norm_scales``: `network.running.layer_norm_scales`. Rows of networks before the cut have
+        ``tokenizer`` where text is not read as by an imported checkpoint's own.
 
     Raises
     ------
@@ -327,6 +328,8 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         row = {'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)}
         if 1 < len(kept) < before.architecture.h:  # a single unit has no deviation
             row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
+        if before.vocabulary.as_is:
+            row['tokenizer'] = before.vocabulary.as_is
         rows.append(row)
         places = {name: _place(recipe, number, name) for name in ('shrunk', 'reconstructed', 'model')}
         saved = {name: read_model(place) for name, place in places.items() if place.is_dir()}
@@ -368,9 +371,12 @@ def stages_table(rows: list[dict[str, Any]]) -> str:
     return markdown_table(['round', 'network', *(names[name] for name in shown)], cells)
 
 
-def described_scales(rows: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each round of `stages` that cut hidden units: which LayerNorm this changes most."""
-    sentences = []
+def described_stages(rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each round of `stages` that cut hidden units: which LayerNorm this changes most; and one
+    on a tokenizer that was imported as it is.
+    """
+    tokenizers = dict.fromkeys(row['tokenizer'] for row in rows if 'tokenizer' in row)
+    sentences = [f'text is not read as by the tokenizer of the checkpoint: {found}' for found in tokenizers]
     for row in rows:
         if 'layer_norm_scales' in row:
             place, scale = max(row['layer_norm_scales'].items(), key=lambda pair: abs(math.log(pair[1])))

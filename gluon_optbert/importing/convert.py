@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -26,6 +26,7 @@ from ..runs.progress import Progress
 from ..runs.recipe import Recipe, Seed, option, to_dict
 from .name_maps import is_transposed, look_up
 from .sources import Source, read_source
+from .tokenizer_check import AS_IS
 
 # The names under which the BERTs of Devlin et al. are distributed: by Hugging Face, by Google, and in
 # GluonNLP's model zoo, which converted Google's. Other BERTs of the same widths, such as multilingual ones or
@@ -85,6 +86,11 @@ class ImportRecipe(Recipe):
     output: Path = option('model directory to write')
     vocabulary: Path | None = option(
         'vocab.txt or GluonNLP .vocab; by default the one beside the weights', None
+    )
+    tokenizer: Literal['compared', 'as-is'] = option(
+        'whether to refuse a Hugging Face tokenizer that reads text otherwise than it is read here, or to '
+        'import the network as it is and record where they differ',
+        'compared',
     )
     heads: PositiveInt | None = option(
         'number of attention heads of a layer, for a .params file whose name does not say it (--head of '
@@ -252,7 +258,9 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     """
     with locked(recipe.output):
         refuse_existing(recipe.output)
-        source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
+        source = read_source(
+            recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads, as_is=recipe.tokenizer == AS_IS
+        )
         steps = recipe.trained_steps
         name = known(recipe.source, source.architecture) if source.head == PRETRAINING else None
         if steps is None and name:
@@ -270,9 +278,13 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
 def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
     """Lines for people: what was read, dropped, made up and written, and what to know of it."""
     model, head = imported.model, imported.model.head
+    layers, widths = model.architecture.layers, [f'h={model.architecture.h}']
+    widths += [] if model.architecture.e is None else [f'e={model.architecture.e}']
+    for letter in 'akvf' if layers else '':
+        least, most = (bound(getattr(layer, letter) for layer in layers) for bound in (min, max))
+        widths.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
     lines = [
-        f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
-        f'{model.architecture.widths_line}, '
+        f'read a {imported.form} checkpoint: {len(layers)} layers, {" ".join(widths)}, '
         f'{len(model.vocabulary)} tokens, '
         f'{ParameterCost().cost(model.architecture) / 1e6:.1f} M parameters of embeddings and encoder'
     ]

@@ -23,8 +23,9 @@ from .configuration import architecture_of, head_of, recorded
 from .name_maps import look_up
 from .tensorflow_reader import read_index, read_tensorflow
 from .tensors import array_of, read_safetensors, read_sharded
+from .tokenizer_check import AS_IS, read_tokenizer
 from .torch_reader import read_torch
-from .vocabularies import tokenizer_notes, vocabulary_beside
+from .vocabularies import vocabulary_beside
 
 WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
 # how MXNet begins every name in the file of an export; GluonNLP saves its BERTs without
@@ -63,7 +64,9 @@ class Source:
     untrained: tuple[str, ...] = ()
 
 
-def read_source(source: str, *, vocabulary: Path | None = None, heads: int | None = None) -> Source:
+def read_source(
+    source: str, *, vocabulary: Path | None = None, heads: int | None = None, as_is: bool = False
+) -> Source:
     """The checkpoint at a path, or of a name in GluonNLP's model zoo.
 
     Parameters
@@ -75,6 +78,8 @@ def read_source(source: str, *, vocabulary: Path | None = None, heads: int | Non
         By default the one that lies beside the weights.
     heads : int, optional
         Attention heads of a GluonNLP file whose name does not say them.
+    as_is : bool
+        As of `read_tokenizer`, for a directory of Hugging Face.
 
     Raises
     ------
@@ -87,7 +92,9 @@ def read_source(source: str, *, vocabulary: Path | None = None, heads: int | Non
     if heads is not None and path.suffix != '.params':
         raise ValueError(f'{source}: its configuration or name says how many heads it has; leave --heads out')
     if (path / 'config.json').is_file():
-        return read_hugging_face(path, vocabulary)
+        return read_hugging_face(path, vocabulary, as_is=as_is)
+    if as_is:
+        raise ValueError(f'{source}: has no tokenizer beside its vocabulary; leave --tokenizer {AS_IS} out')
     if path.is_dir():
         indices = sorted(path.glob('*.index'))
         if len(indices) != 1:
@@ -114,16 +121,14 @@ def read_source(source: str, *, vocabulary: Path | None = None, heads: int | Non
     )
 
 
-def read_hugging_face(
-    directory: Path, vocabulary: Path | None = None, *, arrays: Mapping[str, np.ndarray] | None = None
-) -> Source:
-    """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors or PyTorch's ``.bin``, in one
-    file or several; its weights are `arrays` where these are given.
+def read_hugging_face(directory: Path, vocabulary: Path | None = None, *, as_is: bool = False) -> Source:
+    """A Hugging Face directory: ``config.json``, the tokenizer, and safetensors or PyTorch's ``.bin``, in one
+    file or several.
     """
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
-    words = vocabulary_beside(directory, vocabulary)
-    notes += tokenizer_notes(directory, words)
+    words, said = read_tokenizer(directory, vocabulary, as_is=as_is)
+    notes += said
     readers = {
         'model.safetensors': read_safetensors,
         'model.safetensors.index.json': partial(read_sharded, read=read_safetensors),
@@ -131,9 +136,9 @@ def read_hugging_face(
         'pytorch_model.bin.index.json': partial(read_sharded, read=read_torch),
     }
     present = [name for name in readers if (directory / name).is_file()]
-    if not present and arrays is None:
+    if not present:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
-    arrays = readers[present[0]](directory / present[0]) if arrays is None else arrays
+    arrays = readers[present[0]](directory / present[0])
     if arrays and all(name.startswith(WRAPPED) for name in arrays):
         arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
         notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)

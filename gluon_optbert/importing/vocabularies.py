@@ -1,4 +1,4 @@
-"""Vocabularies of foreign checkpoints, and where their tokenizers read text otherwise than this package."""
+"""Vocabularies of foreign checkpoints."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.files import read_json, read_small
-from ..text.tokenizer import Vocabulary, casing_of, read_vocabulary, vocabulary_of
+from ..text.tokenizer import Vocabulary, read_vocabulary, vocabulary_of
 
 TOKENIZER = 'tokenizer.json'  # has the vocabulary where Transformers saved no vocab.txt
-SETTINGS = 'tokenizer_config.json'  # of Transformers' tokenizer
-# The settings that are compared, by their names in tokenizer_config.json and in tokenizer.json's normalizer.
-COMPARED = {
-    'do_lower_case': 'lowercase',
-    'strip_accents': 'strip_accents',
-    'tokenize_chinese_chars': 'handle_chinese_chars',
-}
 
 
-def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
-    """The vocabulary `given`, or else the one in the directory of the weights.
+def tokens_beside(directory: Path, given: Path | None = None) -> tuple[Sequence[str], Path]:
+    """The tokens of the vocabulary `given`, or else of the one in the directory of the weights, and its path.
 
     Raises
     ------
@@ -39,11 +32,19 @@ def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
         tokens = _tokens_of_gluonnlp(path)
     else:
         read_small(path)  # for its limit
-        return read_vocabulary(path)
+        return read_vocabulary(path, files=()).idx_to_token, path
     if any(
         character in '\n\r' or '\ud800' <= character <= '\udfff' for token in tokens for character in token
     ):
         raise ValueError(f'{path}: a token has a line break or half a surrogate pair, so it fits on no line')
+    return tokens, path
+
+
+def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
+    """The vocabulary of `tokens_beside`, whose casing says how text is read; it raises ValueError, too, if a
+    special token is missing.
+    """
+    tokens, path = tokens_beside(directory, given)
     return vocabulary_of(tokens, source=str(path))
 
 
@@ -83,32 +84,3 @@ def _tokens_of_gluonnlp(path: Path) -> Sequence[str]:
             f'{path}: wanted idx_to_token and token_to_idx that agree, as GluonNLP 0.7 and later write them'
         )
     return tokens
-
-
-def tokenizer_notes(directory: Path, vocab: Vocabulary) -> tuple[str, ...]:
-    """Where Transformers' tokenizer beside the weights reads text otherwise than it is read here: a sentence
-    each.
-
-    Here the vocabulary decides: with a cased one text keeps capitals and accents, otherwise it loses both;
-    Chinese characters are words of their own.
-    """
-    if (directory / SETTINGS).is_file():
-        file, settings = SETTINGS, read_json(directory / SETTINGS)
-    elif (directory / TOKENIZER).is_file():
-        file, settings = TOKENIZER, read_json(directory / TOKENIZER).get('normalizer')
-    else:
-        return ()
-    cased, _ = casing_of(vocab)
-    read = {'tokenize_chinese_chars': True}
-    if cased is not None:
-        read.update(do_lower_case=not cased, strip_accents=not cased)
-    notes = []
-    for name, wanted in read.items():
-        theirs = COMPARED[name] if file == TOKENIZER else name
-        value = settings.get(theirs) if isinstance(settings, dict) else None
-        if isinstance(value, bool) and value != wanted:
-            notes.append(
-                f'{file} has {theirs}: {str(value).lower()}, and here text is read as with '
-                f'{str(wanted).lower()}; words that this touches get other tokens than in training'
-            )
-    return tuple(notes)

@@ -1,6 +1,7 @@
 """Model directories: an architecture, its parameters and vocabulary, and their recipe.
 
-    architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json  (head.json)
+    architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json
+    (head.json  tokenizer_settings.json)
 
 ``model.params`` has MXNet's own format and GluonNLP's names. The manifest has the size and SHA-256 of every
 other file; both are checked before a file is parsed."""
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..architecture.architecture import Architecture, described_html
+from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
 from ..runs.files import check_manifest, new_directory, read_json, write_manifest
@@ -33,7 +34,7 @@ WEIGHTS = 'model.params'
 _FILES = ('architecture.json', WEIGHTS, 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class SavedModel:
     """The content of a model directory.
 
@@ -60,18 +61,6 @@ class SavedModel:
     progress: Progress = Progress()
     alphas: Alphas | None = None
     head: Head = PRETRAINING
-
-    def __repr__(self) -> str:
-        lines = [f'network for {self.head.described}{", with gates" if self.alphas else ""}']
-        scores, measured = self.progress.more.get('scores'), self.progress.measured
-        if isinstance(scores, Mapping):  # of fine-tuning
-            lines.append(', '.join(f'{name} {value:.2f}' for name, value in scores.items()))
-        elif measured is not None:
-            lines.append(measured.described)
-        return '\n'.join([lines[0], repr(self.architecture), *lines[1:]])
-
-    def _repr_html_(self) -> str:
-        return described_html(self, self.architecture)
 
 
 def check_folded(model: SavedModel, name: object) -> None:
@@ -154,7 +143,7 @@ def read_model(directory: Path) -> SavedModel:
         progress = Progress.from_dict(read_json(directory / 'progress.json'))
     except ValueError as error:
         raise ValueError(f'{directory}: {error}') from error
-    vocabulary = read_vocabulary(directory / 'vocab.txt')
+    vocabulary = read_vocabulary(directory / 'vocab.txt', files=manifest['files'])
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(
             f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '

@@ -18,9 +18,9 @@ from .tokenizer import (
     CONTINUATION,
     Vocabulary,
     casing_witnesses,
-    is_cased,
     is_special,
     piece_splitter,
+    settings_of,
     vocabulary_of,
     word_splitter,
 )
@@ -34,8 +34,7 @@ EXAMPLES = 10  # words that are shown
 
 def count_words(texts: Iterable[str], vocab: Vocabulary) -> collections.Counter:
     """Counts of the words of some texts; words are those that the vocabulary's tokenizer splits."""
-    cased = is_cased(vocab)
-    split = word_splitter(lowercase=not cased, strip_accents=not cased)
+    split = word_splitter(settings_of(vocab))
     words: collections.Counter = collections.Counter()
     for text in texts:
         words.update(split(text))
@@ -45,10 +44,10 @@ def count_words(texts: Iterable[str], vocab: Vocabulary) -> collections.Counter:
 def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: int = 1) -> Vocabulary:
     """The tokens of a vocabulary that a text needs, in their order.
 
-    These stay: special tokens, but not those such as [unused1]; single characters, at the beginning of a word
-    and inside; tokens with at least `count` uses in the text. The other tokens go, the longest ones first.
-    The words that had one are split anew before shorter tokens are looked at, so a token stays, too, if
-    `count` of these words need it. One token that tells the casing stays in any case.
+    These stay: added and special tokens, but not those such as [unused1]; single characters, at the beginning
+    of a word and inside; tokens with at least `count` uses in the text. The other tokens go, the longest ones
+    first. The words that had one are split anew before shorter tokens are looked at, so a token stays, too,
+    if `count` of these words need it. One token that tells the casing stays in any case.
 
     Parameters
     ----------
@@ -68,6 +67,7 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
     splitting = _Splitting(vocab, words)
     used = {token for token, uses in splitting.uses.items() if uses >= count}
     kept = frozenset(token for token in vocab.idx_to_token if _always_stays(token) or token in used)
+    kept |= {token.content for token in vocab.settings.added_tokens} if vocab.settings else set()
     witnesses = casing_witnesses(vocab)[1]
     if witnesses and kept.isdisjoint(witnesses):
         kept |= {witnesses[0]}
@@ -118,7 +118,8 @@ class _Splitting:
         for length in sorted(by_length, reverse=True):
             rare = [token for token in by_length[length] if self.uses[token] < count]
             gone.update(rare)
-            left = vocabulary_of([token for token in left.idx_to_token if token not in gone])
+            tokens = [token for token in left.idx_to_token if token not in gone]
+            left = vocabulary_of(tokens, settings=left.settings)
             self._split(sorted(set().union(*(self._holders[token] for token in rare))), left)
         return left
 

@@ -27,6 +27,7 @@ from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.progress import HeldOut, Progress
+from gluon_optbert.text.tokenizer import TokenizerSettings
 
 CARDS = Path(__file__).parent / 'cards'
 EVEN = network((2, 4, 4, 8), (2, 4, 4, 8), (2, 4, 4, 8))
@@ -70,7 +71,7 @@ FACTS = {
         'mxnet',
         {**MXNET, 'model.onnx': 2_000_000},
         untrained=('pooler',),
-        lower_case=False,
+        reads=TokenizerSettings(lowercase=False, strip_accents=False, as_is='the normalizer (NFKC): | ﬁ'),
         lineage=Lineage(pretrained_steps=1700, checkpoint='my_bert'),
     ),
     'pretraining': CardFacts(

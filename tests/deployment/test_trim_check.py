@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.trimmed import write_whole
 
 import gluon_optbert as opt
@@ -14,6 +15,7 @@ from gluon_optbert.deployment.export import NotEqual
 from gluon_optbert.deployment.trim_check import TOLERANCE
 from gluon_optbert.deployment.verify import VerifyRecipe
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.text.tokenizer import TokenizerSettings
 from gluon_optbert.text.trimming import TRIM
 
 
@@ -52,6 +54,17 @@ def test_the_scores_of_a_task_are_compared(tmp_path, kind):
 def test_in_python_it_is_verify(finished):
     (row,) = opt.verify(run=finished / 'trimmed', batches=1, batch_size=2)
     assert row['encoded'] <= TOLERANCE
+
+
+def test_a_tokenizer_that_was_imported_as_it_is_is_said(finished, tmp_path):
+    settings = TokenizerSettings(lowercase=True, strip_accents=True, as_is='the normalizer (NFKC)')
+    for name in ('whole', 'trimmed'):
+        saved = read_model(finished / name)
+        saved.vocabulary.settings = settings
+        extra = {TRIM: (finished / name / TRIM).read_bytes()} if name == 'trimmed' else {}
+        write_model(tmp_path / name, saved, extra=extra)
+    done = call('tools/verify.py', tmp_path / 'trimmed', '--model', tmp_path / 'whole')
+    assert done.returncode == 0 and 'not read as by the tokenizer of the checkpoint: the norm' in done.stdout
 
 
 def test_other_text_is_compared_and_its_splits_are_counted(finished, tmp_path):

@@ -2,7 +2,6 @@
 half-written.
 """
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -264,28 +263,6 @@ def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_
     result = imported(write_hugging_face(tmp_path / 'hf', arrays))
     assert len(result.dropped) == 7 and all(name.startswith('cls.') for name in result.dropped)
     assert result.model.head.labels == ('0', '1')
-
-
-@pytest.mark.parametrize(
-    'file, settings, named_in',
-    [
-        ('tokenizer_config.json', {'do_lower_case': True, 'strip_accents': None}, []),
-        ('tokenizer_config.json', {'do_lower_case': False}, ['do_lower_case: false']),
-        (
-            'tokenizer_config.json',
-            {'strip_accents': False, 'tokenize_chinese_chars': False},
-            ['strip_accents: false', 'tokenize_chinese_chars: false'],
-        ),
-        ('tokenizer.json', {'normalizer': {'lowercase': False}}, ['lowercase: false']),
-        ('tokenizer.json', {'normalizer': None}, []),
-    ],
-)
-def test_tokenizer_that_reads_text_otherwise_is_noted(tmp_path, file, settings, named_in):
-    source = write_hugging_face(tmp_path / 'hf', named('Hugging Face'))
-    (source / file).write_text(json.dumps(settings))
-    notes = [note for note in imported(source).notes if note.startswith(file)]
-    assert len(notes) == len(named_in)
-    assert all(name in note for name, note in zip(sorted(named_in), sorted(notes)))
 
 
 # What does not fit

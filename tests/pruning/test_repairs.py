@@ -19,7 +19,7 @@ from gluon_optbert.cutting.shrink import cut, fold
 from gluon_optbert.deployment.verify import (
     LEFT_OUT,
     VerifyRecipe,
-    described_scales,
+    described_stages,
     stages,
     stages_table,
     verify,
@@ -198,7 +198,7 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
     scales = rows[0]['layer_norm_scales']
     largest = max(scales, key=lambda name: abs(np.log(scales[name])))
     assert len(scales) == 1 + 2 * 2
-    sentence = described_scales(rows)[0]
+    sentence = described_stages(rows)[0]
     assert sentence.startswith('round 1: ') and sentence.endswith(f'{scales[largest]:.2f} ({largest})')
 
 

@@ -1,0 +1,366 @@
+"""The tokenizer of a checkpoint: the ids of the library `tokenizers`, or a refusal that names the piece."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from helpers.checkpoints import write_hugging_face
+from helpers.commands import call
+from helpers.examples import examples
+from helpers.tiny import TOKENS
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import models, processors
+
+from gluon_optbert.deployment.description import read_description
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.library_exports import export_transformers
+from gluon_optbert.importing.tokenizer_check import read_tokenizer
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.text.tokenizer import (
+    SPECIAL_TOKENS,
+    AddedToken,
+    TokenizerSettings,
+    make_aligner,
+    make_remembering_tokenizer,
+    make_tokenizer,
+    vocabulary_hash,
+    vocabulary_of,
+    word_splitter,
+)
+from gluon_optbert.text.trimming import count_words, trimmed_vocabulary
+
+CASES = Path(__file__).parents[3] / 'shared' / 'cases'
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+LETTERS = 'abcdehilmnorsuςσéＡA東京が한ﬁ'
+VOCABULARY = [
+    *SPECIAL,
+    *LETTERS,
+    *('##' + letter for letter in LETTERS),
+    *"'-.<>",
+    'the',
+    'old',
+    'house',
+    '##ouse',
+    'user',
+]
+SIGNS = LETTERS + 'HDMI<>[]. \u0301\u00ad\x01İΣß'
+TEXTS = st.lists(
+    st.text(SIGNS, max_size=8) | st.sampled_from(['HDMI', 'hdmi', '<user>', 'cat', 'cats', '[MASK]']),
+    max_size=6,
+)
+BERT = {
+    'type': 'BertNormalizer',
+    'clean_text': True,
+    'handle_chinese_chars': True,
+    'strip_accents': None,
+    'lowercase': True,
+}
+FLAGS = st.fixed_dictionaries(
+    {name: st.booleans() for name in ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')}
+)
+
+
+def library(
+    *, normalizer=BERT, pre_tokenizer='BertPreTokenizer', added=(), limit=100, tokens=VOCABULARY, **model
+):
+    """A tokenizer of `tokenizers` with the special tokens and some added ones, with their flags."""
+    numbers = {token: number for number, token in enumerate(tokens)}
+    tokenizer = tokenizers.Tokenizer(
+        models.WordPiece(numbers, unk_token='[UNK]', max_input_chars_per_word=limit, **model)
+    )
+    tokenizer.add_special_tokens(list(SPECIAL))
+    values = json.loads(tokenizer.to_str())
+    values.update(normalizer=normalizer, pre_tokenizer=pre_tokenizer and {'type': pre_tokenizer})
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
+    for content, flags in added:
+        tokenizer.add_tokens([tokenizers.AddedToken(content, **flags)])
+    tokenizer.post_processor = processors.BertProcessing(('[SEP]', 3), ('[CLS]', 2))
+    return tokenizer
+
+
+def written(directory, tokenizer=None, *, vocabulary=VOCABULARY, **files):
+    """The files of a tokenizer: that of the library, ``vocab.txt``, and JSON values by the names of files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        (directory / 'tokenizer.json').write_text(
+            tokenizer if isinstance(tokenizer, str) else tokenizer.to_str()
+        )
+    if vocabulary:
+        (directory / 'vocab.txt').write_text('\n'.join(vocabulary) + '\n')
+    for name, values in files.items():
+        (directory / f'{name}.json').write_text(json.dumps(values))
+    return directory
+
+
+def assert_same_ids(vocabulary, tokenizer, text):
+    wanted = tokenizer.encode(text, add_special_tokens=False).ids
+    assert make_tokenizer(vocabulary)(text) == wanted == make_aligner(vocabulary)(text)[0], text
+    assert make_remembering_tokenizer(vocabulary)(text) == wanted, text
+
+
+# What can be expressed
+
+
+NORMALIZERS = st.fixed_dictionaries(
+    {
+        'type': st.just('BertNormalizer'),
+        'clean_text': st.booleans(),
+        'handle_chinese_chars': st.booleans(),
+        'strip_accents': st.sampled_from([None, True, False]),
+        'lowercase': st.booleans(),
+    }
+)
+ADDED = st.lists(
+    st.tuples(st.sampled_from(['HDMI', '<user>', 'cat', 'the', 'É', 'un re', '東京']), FLAGS),
+    max_size=4,
+    unique_by=lambda pair: pair[0],
+)
+
+
+@examples(60)
+@given(normalizer=NORMALIZERS, added=ADDED, limit=st.integers(1, 300), texts=TEXTS, whole=st.booleans())
+def test_bert_tokenizers_of_any_settings_are_taken_over(
+    tmp_path_factory, normalizer, added, limit, texts, whole
+):
+    tokenizer = library(normalizer=normalizer, added=added, limit=limit)
+    files = written(tmp_path_factory.mktemp('hf'), tokenizer, vocabulary=None if whole else VOCABULARY)
+    vocabulary, notes = read_tokenizer(files)
+    assert notes == () and vocabulary.settings.max_input_chars_per_word == limit
+    for text in (' '.join(texts), ''.join(texts)):
+        assert_same_ids(vocabulary, tokenizer, text)
+
+
+OTHERS = {
+    'NFKC': ({'type': 'NFKC'}, BERT),
+    'NFC': ({'type': 'NFC'}, BERT),
+    'NFD and lower': ({'type': 'NFD'}, {'type': 'Lowercase'}, {'type': 'StripAccents'}),
+    'lower': ({'type': 'Lowercase'},),
+    'replace': ({'type': 'Replace', 'pattern': {'String': '-'}, 'content': ' '}, BERT),
+    'strip': ({'type': 'Strip', 'strip_left': True, 'strip_right': True}, BERT),
+}
+
+
+@examples(60)
+@given(
+    normalizer=st.sampled_from([*OTHERS]),
+    splitter=st.sampled_from(['BertPreTokenizer', 'Whitespace', 'WhitespaceSplit', 'Digits', None]),
+    texts=TEXTS,
+)
+def test_any_other_tokenizer_has_the_same_ids_or_is_refused(tmp_path_factory, normalizer, splitter, texts):
+    sequence = {'type': 'Sequence', 'normalizers': list(OTHERS[normalizer])}
+    values = json.loads(library(normalizer=sequence, pre_tokenizer='BertPreTokenizer').to_str())
+    values['pre_tokenizer'] = splitter and {
+        'type': splitter,
+        **({'individual_digits': True} if splitter == 'Digits' else {}),
+    }
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
+    try:
+        vocabulary, _ = read_tokenizer(written(tmp_path_factory.mktemp('hf'), tokenizer))
+    except ValueError as error:
+        assert 'normalizer of tokenizer.json' in str(error) or 'the pre_tokenizer of' in str(error)
+    else:
+        assert_same_ids(vocabulary, tokenizer, ' '.join(texts))
+
+
+def unigram():
+    return tokenizers.Tokenizer(models.Unigram([('a', -1.0), ('b', -2.0)], 0, False))
+
+
+def sequence(*parts):
+    return {'type': 'Sequence', 'normalizers': list(parts)}
+
+
+def other_ends():
+    tokenizer = library()
+    tokenizer.post_processor = processors.TemplateProcessing('[CLS] $A', '[CLS] $A $B:1', [('[CLS]', 2)])
+    return tokenizer
+
+
+CLASS = {'tokenizer_class': 'BertTokenizer', 'do_lower_case': True}
+USER = {str(len(VOCABULARY)): {'content': 'HDMI', 'single_word': True, 'normalized': True}}
+REFUSED = {
+    'mecab': (None, {**CLASS, 'word_tokenizer_type': 'mecab'}, 'word_tokenizer_type: "mecab"'),
+    'no basic': (None, {**CLASS, 'do_basic_tokenize': False}, 'do_basic_tokenize: false'),
+    'never split': (None, {**CLASS, 'never_split': ['HDMI']}, 'never_split'),
+    'character': (None, {**CLASS, 'subword_tokenizer_type': 'character'}, 'subword_tokenizer_type'),
+    'other class': (None, {'tokenizer_class': 'MPNetTokenizer'}, 'tokenizer_class: "MPNetTokenizer"'),
+    'own code': (None, {**CLASS, 'auto_map': {'AutoTokenizer': ['x.X', None]}}, 'auto_map'),
+    'cls': (None, {**CLASS, 'cls_token': '<s>'}, "cls_token: '<s>', wanted .CLS."),
+    'nothing said': (None, {'model_max_length': 512}, 'does not say do_lower_case, .* such as Ａ'),
+    'NFKC': (
+        library(normalizer=sequence({'type': 'NFKC'}, BERT)),
+        CLASS,
+        r'normalizer of tokenizer.json \(Sequence\): the word',
+    ),
+    'splitter': (
+        library(pre_tokenizer='Whitespace'),
+        CLASS,
+        r'pre_tokenizer of tokenizer.json \(Whitespace\): the word',
+    ),
+    'no splitter': (library(pre_tokenizer=None), CLASS, 'pre_tokenizer of tokenizer.json .none.'),
+    'unigram': (unigram(), CLASS, 'is Unigram, wanted WordPiece'),
+    'prefix': (library(continuing_subword_prefix='@@'), CLASS, "continuing_subword_prefix '@@'"),
+    'case': (
+        library(),
+        {**CLASS, 'do_lower_case': False},
+        'do_lower_case: false, and tokenizer.json .* true',
+    ),
+    'accents': (library(), {**CLASS, 'strip_accents': False}, 'strip_accents: false, and tokenizer.json'),
+    'number': (
+        library(tokens=[*VOCABULARY[:-2], 'user', '##ouse']),
+        CLASS,
+        "'##ouse' has number .* in vocab.txt",
+    ),
+    'flags': (
+        library(added=[('HDMI', {})]),
+        {**CLASS, 'added_tokens_decoder': USER},
+        "'HDMI' has other flags",
+    ),
+    'ends': (other_ends(), CLASS, 'post_processor of tokenizer.json'),
+}
+
+
+@pytest.mark.parametrize('tokenizer, config, said', REFUSED.values(), ids=REFUSED)
+def test_what_is_read_otherwise_is_refused_by_its_piece_or_imported_as_it_is(
+    tmp_path, tokenizer, config, said
+):
+    files = written(tmp_path / 'hf', tokenizer, tokenizer_config=config)
+    with pytest.raises(ValueError, match=f'{said}.*--tokenizer as-is') as error:
+        read_tokenizer(files)
+    assert len(str(error.value).splitlines()) == 1
+    vocabulary, notes = read_tokenizer(files, as_is=True)
+    assert vocabulary.settings.as_is and vocabulary.settings.as_is in notes[-1]
+
+
+def test_added_tokens_are_read_from_every_file(tmp_path):
+    numbers = len(VOCABULARY)
+    decoder = {str(numbers): {'content': 'HDMI', 'single_word': True, 'normalized': False, 'special': False}}
+    files = written(
+        tmp_path / 'hf',
+        tokenizer_config={**CLASS, 'added_tokens_decoder': decoder, 'extra_special_tokens': ['<user>']},
+        added_tokens={'HDMI': numbers, 'USB': numbers + 1},
+        special_tokens_map={'additional_special_tokens': [{'content': '<url>'}, 'USB']},
+    )
+    vocabulary, _ = read_tokenizer(files)
+    assert vocabulary.idx_to_token[numbers:] == ['HDMI', 'USB', '<user>', '<url>']
+    tokens = {token.content: token for token in vocabulary.settings.added_tokens}
+    assert tokens['HDMI'] == AddedToken(content='HDMI', single_word=True, normalized=False, piece=False)
+    assert tokens['USB'].special and tokens['[MASK]'].piece and tokens.keys() >= set(SPECIAL_TOKENS)
+    ids = make_tokenizer(vocabulary)('the HDMI hdmis <user>s [MASK]USB')
+    assert [vocabulary.idx_to_token[i] for i in ids][:2] == ['the', 'HDMI'] and ids.count(numbers) == 1
+    assert numbers + 1 in ids and numbers + 2 in ids and 4 in ids
+    (files / 'added_tokens.json').write_text(json.dumps({'HDMI': numbers, 'USB': numbers + 3}))
+    with pytest.raises(ValueError, match="'USB' has number .*, and would be token"):
+        read_tokenizer(files)
+
+
+def test_one_capital_in_an_added_token_does_not_make_a_vocabulary_cased(tmp_path):
+    tokens = [token for token in VOCABULARY if token == token.lower() or token in SPECIAL]
+    tokenizer = library(tokens=tokens, added=[('HDMI', {'normalized': True})])
+    vocabulary, _ = read_tokenizer(written(tmp_path, tokenizer, vocabulary=None))
+    assert_same_ids(vocabulary, tokenizer, 'The old House HDMI hdmi')
+    assert vocabulary['[UNK]'] not in make_tokenizer(vocabulary)('The old House')
+    (tmp_path / 'tokenizer.json').unlink()
+    written(tmp_path, vocabulary=[*tokens, 'HDMI'], tokenizer_config=CLASS)
+    assert read_tokenizer(tmp_path)[0].settings.lowercase
+
+
+@pytest.mark.parametrize('cased', [False, True])
+def test_without_any_settings_the_vocabulary_decides(tmp_path, cased):
+    tokens = (
+        VOCABULARY if cased else [token for token in VOCABULARY if token == token.lower() or token in SPECIAL]
+    )
+    vocabulary, notes = read_tokenizer(written(tmp_path, vocabulary=tokens))
+    assert vocabulary.settings.lowercase != cased and vocabulary.settings.max_input_chars_per_word == 100
+    assert len(notes) == cased and all('no file says do_lower_case' in note for note in notes)
+
+
+@pytest.mark.parametrize('case', ['added_tokens', 'mecab_like'])
+@pytest.mark.skipif(not CASES.is_dir(), reason='no cases in ../shared')
+def test_shared_cases(case):
+    if case == 'mecab_like':
+        with pytest.raises(ValueError, match='word_tokenizer_type'):
+            read_tokenizer(CASES / case)
+        return
+    tokenize = make_tokenizer(read_tokenizer(CASES / case)[0])
+    lines = (CASES / f'{case}.lines.txt').read_text().splitlines()
+    assert [tokenize(line) for line in lines] == [
+        [95, 110, 112],
+        [115, 98, 99, 95, 100],
+        [111, 114, 109, 110, 114],
+    ]
+
+
+# What the settings decide later
+
+
+SETTINGS = TokenizerSettings(
+    lowercase=True,
+    strip_accents=False,
+    final_sigma=False,
+    max_input_chars_per_word=5,
+    added_tokens=(AddedToken(content='HDMI', piece=False),),
+)
+
+
+@given(st.lists(st.text('abHDMIhdmi é\u0301\x01東Σ.', max_size=5), max_size=4).map('hDmI'.join))
+def test_words_with_added_tokens_are_those_without_and_the_tokens(text):
+    words = word_splitter(SETTINGS)(text)
+    plain = word_splitter(SETTINGS.model_copy(update={'added_tokens': ()}))
+    pieces = text.lower().split('hdmi')
+    if len(pieces) == 1:
+        assert words == plain(text)
+    assert words.count('HDMI') == len(pieces) - 1
+    assert ''.join(words).replace('HDMI', 'hdmi') == ''.join(plain(text))
+
+
+def test_settings_go_with_the_vocabulary_wherever_it_goes(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf', vocab_size=len(TOKENS))
+    tokenizer = library(
+        normalizer=sequence({'type': 'NFKC'}, {**BERT, 'strip_accents': False}), tokens=TOKENS, limit=7
+    )
+    (source / 'tokenizer.json').write_text(tokenizer.to_str())
+    command = ('tools/import_checkpoint.py', source, '--output', tmp_path / 'model')
+    assert call(*command).returncode == 2 and not (tmp_path / 'model').exists()
+    done = call(*command, '--tokenizer', 'as-is')
+    assert (
+        done.returncode == 0
+        and 'note: the tokenizer is not that of the checkpoint: the normalizer' in done.stdout
+    )
+    saved = read_model(tmp_path / 'model')
+    settings = saved.vocabulary.settings
+    assert (
+        not settings.strip_accents
+        and settings.max_input_chars_per_word == 7
+        and 'normalizer' in settings.as_is
+    )
+    plain = vocabulary_of(TOKENS)
+    assert vocabulary_hash(saved.vocabulary) != vocabulary_hash(plain) and saved.vocabulary != plain
+    export(saved, tmp_path / 'deploy', head='encoder')
+    assert read_description(tmp_path / 'deploy').vocabulary == saved.vocabulary
+    assert json.loads((tmp_path / 'deploy/manifest.json').read_text())['tokenizer']['as_is'] == settings.as_is
+    assert 'Text is not read as by the tokenizer' in (tmp_path / 'deploy/README.md').read_text()
+    export_transformers(saved, tmp_path / 'again')
+    again, _ = read_tokenizer(tmp_path / 'again')
+    assert again.settings == settings.model_copy(update={'as_is': ''})
+    trimmed = trimmed_vocabulary(saved.vocabulary, count_words(['ab'], saved.vocabulary))
+    assert trimmed.settings == settings
+    (tmp_path / 'model/tokenizer_settings.json').write_text('{}')
+    with pytest.raises(ValueError, match='tokenizer_settings.json has'):
+        read_model(tmp_path / 'model')
+
+
+def test_an_added_token_stays_when_the_vocabulary_is_trimmed():
+    vocabulary = vocabulary_of([*VOCABULARY, 'HDMI'], settings=SETTINGS)
+    words = count_words(['the old HDMIs'], vocabulary)
+    assert words == {'the': 1, 'old': 1, 'HDMI': 1, 's': 1}
+    trimmed = trimmed_vocabulary(vocabulary, words)
+    assert 'house' not in trimmed and trimmed.idx_to_token[-1] == 'HDMI' and trimmed.settings == SETTINGS
+
+
+def test_settings_that_do_not_fit_the_tokens_are_refused():
+    for tokens in (VOCABULARY, ['HDMI', *VOCABULARY]):
+        with pytest.raises(ValueError, match="the added tokens 'HDMI' are not"):
+            vocabulary_of(tokens, settings=SETTINGS)
