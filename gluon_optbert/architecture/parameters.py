@@ -108,6 +108,7 @@ LETTERS = 'hakvf'
 ALPHA_H = {'stream': 'h', 'table5': 'h_table5'}  # where alpha_h stands, and its key in files of gates
 H_GATES = tuple(ALPHA_H)  # in the LayerNorms of the stream, or as in Table 5
 GATE = '.alpha'  # how the name of a gate ends
+WORDS = 'word_embed.0.weight'
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight in files of GluonNLP
 # of what stands on the encoder in pre-training, for people
 PARTS = {'pooler': 'pooler', 'mlm': 'MLM head', 'nsp': 'NSP head'}
@@ -191,7 +192,7 @@ def parameter_table(
     in_stream, factorised = h_gate == 'stream', architecture.e is not None
     h: Axis = ('h',)
     e: Axis = ('e',) if factorised else h
-    matrix('word_embed.0.weight', ('vocab_size',), e, 'embeddings')
+    matrix(WORDS, ('vocab_size',), e, 'embeddings')
     matrix('token_type_embed.0.weight', ('token_types',), e, 'embeddings')
     matrix('encoder.position_weight', ('max_length',), e, 'embeddings')
     norm('encoder.layer_norm', e, 'embeddings', gated=in_stream and not factorised)

@@ -82,6 +82,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
     Outputs:
         - **context** : shape (length, batch, a * v)
         - **attention** : probabilities, shape (batch, a, length, length)
+        - **projected** : list of queries, keys and values, shapes (length, batch, a * k or a * v)
     """
 
     def __init__(self, dims: LayerDims, h: int, settings: NetworkSettings, prefix=None, params=None):
@@ -118,14 +119,18 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
             projected = product(F, narrow, weight, bias, units=dims.a * width, precision=precision)
             return raised(F, projected, precision)
 
-        query = project(query_weight, query_bias, dims.k)
+        projected = [
+            project(query_weight, query_bias, dims.k),
+            project(key_weight, key_bias, dims.k),
+            project(value_weight, value_bias, dims.v),
+        ]
+        query, key, value = projected
         if query_gate is None:
             query = query * scale
         else:
             query = gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
         query = split_heads(F, query, dims.a, dims.k)
-        key = split_heads(F, project(key_weight, key_bias, dims.k), dims.a, dims.k)
-        value = split_heads(F, project(value_weight, value_bias, dims.v), dims.a, dims.v)
+        key, value = split_heads(F, key, dims.a, dims.k), split_heads(F, value, dims.a, dims.v)
 
         scores = F.batch_dot(query, key, transpose_b=True)  # (batch * a, length, length)
         if mask is not None:
@@ -134,7 +139,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         dropped = self.dropout_layer(attention) if self._dropout else attention
         context = join_heads(F, F.batch_dot(dropped, value), dims.a)
         context = gated_by(F, context, context_gate, column, dims.a * dims.v)
-        return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))
+        return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0)), projected
 
 
 class OptFeedForward(HybridBlock):
@@ -232,6 +237,7 @@ class OptBERTEncoderCell(HybridBlock):
         - **attention** : shape (batch, a, length, length)
         - **attended** : the stream between the two blocks, shape (length, batch, h); the first output itself
           where f = 0
+        - **projected** : list of queries, keys and values, shapes (length, batch, a * k or a * v)
     """
 
     def __init__(
@@ -258,14 +264,14 @@ class OptBERTEncoderCell(HybridBlock):
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
         in_stream, in_block = self._settings.places(alpha_h)
         read = gated_by(F, stream, in_block, column, self._h)
-        context, attention = self.attention_cell(read, mask, query_gate, context_gate, column)
+        context, attention, projected = self.attention_cell(read, mask, query_gate, context_gate, column)
         outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
         outputs = gated_by(F, outputs, in_block, column, self._h)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
         attended = self.layer_norm(outputs + stream, in_stream)
         if self.ffn is None:
-            return attended, attention, attended
-        return self.ffn(attended, alpha.get('f'), alpha_h, column), attention, attended
+            return attended, attention, attended, projected
+        return self.ffn(attended, alpha.get('f'), alpha_h, column), attention, attended, projected
 
 
 class OptBERTEncoder(BERTEncoder):
@@ -288,6 +294,8 @@ class OptBERTEncoder(BERTEncoder):
         - **outputs** : shape (length, batch, h); a list of one per layer with `output_all_encodings`, or of
           1 + 2 per layer with `output_stream`
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
+        - **relations** : with `output_relations`, the queries, keys and values of the last layer, shapes
+          (length, batch, a * k or a * v)
     """
 
     def __init__(
@@ -350,14 +358,16 @@ class OptBERTEncoder(BERTEncoder):
         stream = self._embedded(F, inputs, steps, position_weight, in_stream, column)
         encodings, attentions = [stream] if settings.output_stream else [], []
         for dims, cell in zip(layers, self.transformer_cells):
-            stream, attention, attended = cell(stream, masks.get(dims.a), alpha_h, column)
+            stream, attention, attended, projected = cell(stream, masks.get(dims.a), alpha_h, column)
             encodings += [attended, stream] if settings.output_stream else [stream]
             attentions.append(attention)
         outputs = [
             state if valid_length is None else without_padding(F, state, valid_length)
             for state in (encodings if self.gives_list else [stream])
         ]
-        return outputs if self.gives_list else outputs[0], attentions if settings.output_attention else []
+        relations = [projected] if settings.output_relations else []
+        attentions = attentions if settings.output_attention else []
+        return (outputs if self.gives_list else outputs[0], attentions, *relations)
 
     def embed(self, inputs: mx.nd.NDArray) -> mx.nd.NDArray:
         """The input of the first layer of a network without gates, outside of a pass.

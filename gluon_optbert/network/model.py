@@ -71,8 +71,9 @@ class OptBERTModel(BERTModel):
 
     Inputs and outputs are GluonNLP's. With the head of a task the only output is its scores, shape (batch,
     outputs), or (batch, length, 2) for question answering; with ``output_all_encodings`` the states of all
-    layers come before it. With gates, alpha_h also multiplies the pooled units that the NSP head or a task's
-    head reads, and the LayerNorm of the MLM head.
+    layers come before it. With ``output_relations`` the queries, keys and values of the last layer, shape
+    (batch, length, a * k or a * v), come behind the states. With gates, alpha_h also multiplies the pooled
+    units that the NSP head or a task's head reads, and the LayerNorm of the MLM head.
 
     Parameters
     ----------
@@ -152,13 +153,14 @@ class OptBERTModel(BERTModel):
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
         embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
         alpha_h = self.encoder.stream_gate(F)
-        encoded, attention = self.encoder(
+        encoded, attention, *relations = self.encoder(
             F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length, alpha_h=alpha_h
         )
         alpha_h, _ = self._settings.places(alpha_h)  # the heads read the stream
         states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
         encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
         outputs = [encodings if self.encoder.gives_list else encodings[0]]
+        outputs += [[F.transpose(one, axes=(1, 0, 2)) for one in projected] for projected in relations]
         if attention and self.task is None:
             outputs.append(attention)
 
@@ -171,7 +173,7 @@ class OptBERTModel(BERTModel):
                 scores = self.task(encodings[-1])
             else:
                 scores = self.task(self.task_dropout(gated) if self._settings.dropout else gated)
-            return (outputs[0], scores) if self.encoder.gives_list else scores
+            return (*outputs, scores) if self.encoder.gives_list else scores
         if self._use_pooler:
             outputs.append(pooled)
             if self._use_classifier:

@@ -50,8 +50,8 @@ def feed_of(
     ctx : mx.Context, optional
         The CPU unless given.
     """
-    arrays = batch if isinstance(batch, Mapping) else vars(batch)
-    return {name: mx.nd.array(arrays[name][rows], ctx=ctx, dtype='float32') for name in names}
+    arrays = {name: batch[name] if isinstance(batch, Mapping) else getattr(batch, name) for name in names}
+    return {name: mx.nd.array(array[rows], ctx=ctx, dtype='float32') for name, array in arrays.items()}
 
 
 def run(block: Any, batch: Any, names: Iterable[str]) -> list[np.ndarray]:

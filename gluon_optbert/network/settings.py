@@ -119,6 +119,8 @@ class NetworkSettings:
     output_stream : bool
         Whether the encoder gives every state of the residual stream: as it enters the first layer, then after
         each layer's attention block and after the whole layer.
+    output_relations : bool
+        Whether the queries, keys and values of the last layer come after the states.
     """
 
     dropout: float = 0.0
@@ -133,6 +135,7 @@ class NetworkSettings:
     output_attention: bool = False
     output_all_encodings: bool = False
     output_stream: bool = False
+    output_relations: bool = False
 
     @property
     def gate(self) -> type[Gate] | None:

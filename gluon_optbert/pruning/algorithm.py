@@ -103,7 +103,8 @@ def run_algorithm(
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
         objective = _open(kind, recipe, workers)
-        cost, current = recipe.cost(), objective.start
+        recipe, current = objective.recipe, objective.start
+        cost = recipe.cost()
         if workers.first and not (recipe.output / 'rounds.json').exists():
             note_origin(recipe.output, workers=workers.size)
         reporter = Reporter(recipe.output / 'metrics.jsonl', workers)
@@ -267,14 +268,22 @@ class Run:
 
         They are this worker's share, and have so many tokens together, over all workers and without padding.
         They are the smallest part of a training batch that has 32 sequences and can be shared by the workers,
-        so that neither is much more read nor more memory taken than is needed; or whole batches.
+        so that neither is much more read nor more memory taken than is needed; or whole batches. Of batches
+        that are counted in tokens they are a quarter, so that texts of many lengths are among them.
         """
         phase = self.phase('text', number)
+        if phase.batch_tokens:
+            return self._read(
+                tokens, phase, batch_tokens=phase.batch_tokens // 4, first=4 * phase.first_batch
+            )
         parts = range(self.workers.size, phase.batch_size, self.workers.size)
         fitting = (part for part in parts if part >= LEAST_TEXT and phase.batch_size % part == 0)
         size = next(fitting, phase.batch_size)
-        first = phase.first_batch * phase.batch_size // size
-        phase = dataclasses.replace(phase, batch_size=size, accumulate=1, first_batch=first)
+        return self._read(tokens, phase, batch_size=size, first=phase.first_batch * phase.batch_size // size)
+
+    def _read(self, tokens: int, phase: Phase, *, first: int, **sizes: int) -> list[Any]:
+        """Batches of other sizes than a phase's, from number `first` on, with so many tokens together."""
+        phase = dataclasses.replace(phase, accumulate=1, first_batch=first, **sizes)
         batches: list[Any] = []
         with contextlib.closing(self.objective.batches(phase)) as source:
             while sum(batch.token_total for batch in batches) < tokens:

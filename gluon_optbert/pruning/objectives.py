@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from scipy.stats import spearmanr
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
-from ..architecture.parameters import PARTS, parameter_table
+from ..architecture.parameters import PARTS, WORDS, parameter_table
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build, named_parameters
 from ..network.running import context_of, feed_of
@@ -28,13 +29,15 @@ from ..runs.recipe import to_dict
 from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
 from ..text.tokenizer import Vocabulary
+from ..training.distances import check_pairs, directions_of
 from ..training.distillation import (
-    OF_STATES,
+    OF_LAST_STATE,
     Distillation,
     Match,
+    Outputs,
     StateMatching,
     Teacher,
-    check_pairs,
+    Weights,
     check_teacher,
 )
 from ..training.distributed import Workers
@@ -48,6 +51,48 @@ if TYPE_CHECKING:  # the recipe lists the methods, which read objectives
     from .recipe import PruneRecipe, PruningRecipe
 
 EMBEDDED = 512  # held-out instances whose embeddings are compared
+
+
+class EmbeddingProbe(Objective):
+    """The embeddings of sentences along random directions, by whose gradients units are ranked.
+
+    The loss of a network that is its own teacher is zero, and so are its gradients. The mean of the squared
+    gradients of random projections is the curvature of the squared difference of the embeddings. Every
+    sentence has a direction of its own. The projections of a batch are divided by the root of their number,
+    so that every batch counts alike: one of a few long texts as one of many short ones.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        Built with `OF_LAST_STATE`.
+    workers : Workers
+    batches : callable
+        The phase, and the number of the first batch → this worker's share of every batch.
+    """
+
+    losses = ('projection',)
+
+    def __init__(
+        self,
+        model: OptBERTModel,
+        workers: Workers,
+        batches: Callable[[Phase, int], Generator[Any, None, None]],
+    ):
+        super().__init__(model, workers)
+        self.batches = batches
+
+    def loss_sums(self, batch: Any, rows: slice) -> tuple[mx.nd.NDArray, ...]:
+        ctx = self.workers.context()
+        feed = feed_of(batch, (*TOKEN_INPUTS, 'instance_weights'), rows=rows, ctx=ctx)
+        states = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS))).states[-1]
+        directions = directions_of(states, feed['valid_length'])
+        width = directions.shape[1]
+        drawn = [np.random.RandomState(int(row) % 2**32).normal(size=width) for row in batch.rows[rows]]
+        projected = (directions * mx.nd.array(np.stack(drawn), ctx=ctx)).sum(axis=1)
+        return (mx.nd.sum(projected * feed['instance_weights']),)
+
+    def totals(self, batch: Any) -> tuple[float, ...]:
+        return (batch.instance_total**0.5,)
 
 
 class PruningObjective:
@@ -145,11 +190,16 @@ class PruningObjective:
         raise NotImplementedError
 
     def recovered_parameters(self, model: OptBERTModel) -> dict[str, gluon.Parameter] | None:
-        """The parameters that recovery trains: those below the heads with `states_alone`; None for all."""
-        if not self.states_alone:
-            return None
-        table = parameter_table(model.architecture)
-        return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}
+        """The parameters that recovery trains: those below the heads with `states_alone`, perhaps without
+        word embeddings; None for all.
+        """
+        left = {WORDS} if self.recipe.freezes_words else set()
+        if self.states_alone:
+            table = parameter_table(model.architecture)
+            left |= {name for name, spec in table.items() if spec.part in PARTS}
+        return (
+            {name: one for name, one in named_parameters(model).items() if name not in left} if left else None
+        )
 
     def evaluate(self, saved: SavedModel) -> Measured | None:
         """Measurement of a network on held-out data; None if there is nothing to measure."""
@@ -178,29 +228,34 @@ class PretrainingObjective(PruningObjective):
     recipe: PruneRecipe
 
     def __init__(self, recipe: PruneRecipe, start: SavedModel, workers: Workers):
+        recipe = recipe.decided(start)
         super().__init__(recipe, start, workers)
         weights = recipe.teaching()
         self._shards = open_shards(recipe.shards, start.vocabulary)
         check_shards_fit(self._shards, start.architecture, 'the network')
         check_memory(self._shards['train'], recipe.batch_size)
-        self.reports_embeddings = start.progress.untrained is not None
+        self.reports_embeddings = start.progress.untrained is not None or recipe.without_labels
         self.first_batch = start.progress.next_batch
-        self.states_alone = recipe.teacher is not None and not weights.need_heads
-        self.gate_settings = OF_STATES if recipe.gate_teacher else {}
-        all_states = {'output_all_encodings': recipe.teacher is not None}
-        self.recovery_settings = OF_STATES if self.states_alone else all_states
-        if recipe.teacher_weights['embeddings']:
-            check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
-        self._teaching = start if recipe.teacher == 'parent' else None
-        if recipe.teacher not in (None, 'parent'):
-            self._teaching = fitting_teacher(read_model(Path(recipe.teacher)), start)
+        self.states_alone = recipe.taught is not None and not weights.need_heads
+        self._gate_weights = Weights(labels=0.0, scores=0.0) if recipe.gate_teacher else weights.for_gates
+        self.labelled_settings = OF_LAST_STATE if recipe.without_labels else {}
+        of_states = OF_LAST_STATE if self.states_alone else {}
+        self.recovery_settings = {**of_states, **(weights.output if recipe.taught else {})}
+        if recipe.gate_teacher or recipe.without_labels:
+            self.gate_settings = {**OF_LAST_STATE, **self._gate_weights.output}
+        if weights.embeddings and recipe.taught:
+            check_pairs(recipe.batch_size, recipe.accumulate)
+        self._teaching = start if recipe.taught == 'parent' else None
+        if recipe.taught not in (None, 'parent'):
+            self._teaching = fitting_teacher(read_model(Path(recipe.taught)), start)
             check_shards_fit(self._shards, self._teaching.architecture, 'the teacher')
             needed = {'states': weights.same_width, 'heads': weights.scores > 0}
-            check_teacher(self._teaching, start, **needed, source=recipe.teacher)
+            check_teacher(self._teaching, start, **needed, source=recipe.taught)
 
     @staticmethod
     def read(recipe: PruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
-        start = untrimmed(read_start(recipe.model, heads=recipe.need_heads))
+        start = read_model(recipe.model)
+        start = untrimmed(read_start(recipe.model, heads=recipe.decided(start).need_heads))
         if recipe.trim:
             vocabulary = Shards.open(recipe.shards, split='train').vocabulary()
             if vocabulary == start.vocabulary:
@@ -216,36 +271,43 @@ class PretrainingObjective(PruningObjective):
 
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        heads = self.recipe.teaching().scores > 0
-        return Teacher(self._teaching, self.workers, precision=self.recipe.precision, heads=heads)
+        weights, precision = self.recipe.teaching(), self.recipe.precision
+        heads = weights.scores > 0
+        return Teacher(self._teaching, self.workers, precision=precision, heads=heads, output=weights.output)
 
     @functools.cached_property
     def _gate_teacher(self) -> Teacher:
-        return Teacher(self.start, self.workers, precision=self.recipe.precision, heads=False)
+        one = self.start if self.recipe.gate_teacher else self._teaching
+        more = {'precision': self.recipe.precision, 'output': self._gate_weights.output}
+        return Teacher(one, self.workers, heads=False, **more)
 
     def batches(self, phase: Phase) -> Generator[Batch, None, None]:
+        return self._stream(phase, phase.first_batch)
+
+    def _stream(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
         return stream(
             self._shards['train'],
             batch_size=phase.batch_size,
             seed=phase.seed,
-            start=phase.first_batch,
+            start=start,
             rank=self.workers.rank,
             workers=self.workers.size,
         )
 
-    def labelled(self, model: OptBERTModel, phase: Phase) -> Pretraining:
+    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+        if self.recipe.without_labels:
+            return EmbeddingProbe(model, self.workers, self._stream)
         return Pretraining(model, self.workers, self._shards['train'])
 
-    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Pretraining:
-        if not self.recipe.gate_teacher:
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        if not (self.recipe.gate_teacher or self.recipe.without_labels):
             return self.labelled(model, phase)
-        return StateMatching.for_gates(
-            model, self.workers, self._shards['train'], teacher=self._gate_teacher, match=match, phase=phase
-        )
+        taught = {'teacher': self._gate_teacher, 'match': match, 'weights': self._gate_weights}
+        return StateMatching(model, self.workers, self._shards['train'], **taught, phase=phase)
 
     def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Pretraining:
         shards = self._shards['train'], self._shards['heldout']
-        if self.recipe.teacher is None:
+        if self.recipe.taught is None:
             return Pretraining(model, self.workers, *shards)
         kind = StateMatching if self.states_alone else Distillation
         taught = {'teacher': self._teacher, 'match': match, 'weights': self.recipe.teaching(), 'phase': phase}
@@ -269,7 +331,7 @@ class PretrainingObjective(PruningObjective):
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         size = self.recipe.batch_size // self.recipe.accumulate
         batches = evaluation_batches(self._shards['heldout'], batch_size=size, limit=EMBEDDED)
-        return embed(self.build(saved, **OF_STATES), batches)
+        return embed(self.build(saved, **OF_LAST_STATE), batches)
 
 
 def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
@@ -298,8 +360,7 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
         raise ValueError(
             f'{directory} was imported without {lacking}, and these weights are random; train them first, '
             f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
-            'states alone, as the recipe encoder does: --gate-teacher --teacher parent --teacher-weights '
-            'labels=0,scores=0'
+            'states alone, as the recipe encoder does: --labels none'
         )
     check_folded(start, directory)
     return start
@@ -327,7 +388,7 @@ def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
     Parameters
     ----------
     model : OptBERTModel
-        Built with `OF_STATES`.
+        Built with `OF_LAST_STATE`.
     batches : iterable of Batch or TaskBatch
 
     Returns
@@ -337,9 +398,9 @@ def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
     rows: list[np.ndarray] = []
     for batch in batches:
         with autograd.predict_mode():
-            states = model(*feed_of(batch, TOKEN_INPUTS, ctx=context_of(model)).values())[0]
+            outputs = Outputs.of(model(*feed_of(batch, TOKEN_INPUTS, ctx=context_of(model)).values()))
         real = batch.instance_weights > 0
-        rows.append((states[-1].sum(axis=1).asnumpy() / batch.valid_length[:, np.newaxis])[real])
+        rows.append((outputs.states[-1].sum(axis=1).asnumpy() / batch.valid_length[:, np.newaxis])[real])
     means = np.concatenate(rows)
     return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +15,11 @@ from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rou
 from ..architecture.parameters import H_GATES, LETTERS
 from ..cutting.baselines import DROPS, layers_to_keep
 from ..network.saved_model import SavedModel, read_model
+from ..network.settings import check_precision
 from ..runs.recipe import Seed, Share, ShareOrZero, differing, option, read_yaml
 from ..runs.run_directory import RECIPE
-from ..training.distillation import Weights
+from ..training.distillation import PARTS_OF_LOSS, STATES_ALONE, WITH_LABELS, Weights
+from ..training.distributed import Workers
 from ..training.objective import Phase
 from ..training.optimization import OF_WEIGHTS
 from ..training.recipe import TrainingRecipe, WeightRecipe
@@ -27,17 +30,30 @@ from .penalty import PENALTIES
 SENTENCES = 'sentences'
 SCORES = 'scores.npz'  # of a round, by which its units are ranked
 BATCHES = 64  # that units are ranked on, where no gates are trained
+BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
 
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
 # reads them.
 _AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
-_AFTER += ('split_half', 'evaluate_every', 'evaluation_limit', 'log_every', 'checkpoint_every', 'keep')
-# In pre-training, recovery alone learns from the teacher of the recipe.
-_AFTER_PRETRAINING = ('teacher', 'teacher_weights', 'temperature')
+_AFTER += (
+    'beta2',
+    'word_embeddings',
+    'split_half',
+    'evaluate_every',
+    'evaluation_limit',
+    'log_every',
+    'checkpoint_every',
+    'keep',
+)
+_OF_TEACHER = ('teacher', 'teacher_weights', 'temperature')  # where recovery alone learns from it
 # What a method reads that scores units for one target.
 _OF_TARGET = {'target', 'targets', 'rounds', 'multiple_of', 'drop_blocks'}
+
+
+def _listed(weights: Mapping[str, float]) -> str:
+    return ','.join(f'{name}={weight:g}' for name, weight in weights.items())
 
 
 class PruningRecipe(WeightRecipe):
@@ -58,7 +74,7 @@ class PruningRecipe(WeightRecipe):
             'split_half',
         ),
         'repairs': ('rotate_heads', 'reconstruct'),
-        'recovery': ('keep_best', *WeightRecipe.GROUPS['weights']),
+        'recovery': ('word_embeddings', 'keep_best', *WeightRecipe.GROUPS['weights']),
         'teacher': ('teacher', 'teacher_weights', 'temperature', 'gate_teacher'),
         'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
         'machine': WeightRecipe.GROUPS['machine'],
@@ -162,16 +178,23 @@ class PruningRecipe(WeightRecipe):
         'or a model directory',
         None,
     )
-    teacher_weights: dict[str, NonNegativeFloat] = option(
-        'weights of the parts of the loss, with --teacher, such as labels=0,states=2; those not named keep '
-        "their defaults. labels: MLM and NSP; scores: the divergence from the teacher's scores; states: the "
-        "squared difference from the teacher's hidden states; embeddings: that between the similarities of "
-        'sentences, whose embeddings are the means of their tokens; cosines: the cosine distance between the '
-        'embeddings of a sentence in both networks',
-        {'labels': 1.0, 'scores': 1.0, 'states': 1.0, 'embeddings': 0.0, 'cosines': 0.0},
+    teacher_weights: dict[str, NonNegativeFloat | None] = option(
+        'weights of the parts of the loss, with a teacher, such as labels=0,states=2. labels: MLM and NSP, '
+        "or the loss of the task; scores: the divergence from the teacher's scores; states: the squared "
+        "difference from the teacher's hidden states, over all layers; last: that of the last layer; "
+        'embeddings: that between the similarities of sentences; cosines: the cosine distance between the '
+        "embeddings of a sentence in both networks; relations: the divergence of the last layer's relations "
+        f'between tokens, in recovery alone. By default {_listed(WITH_LABELS)} with labels and '
+        f'{_listed(STATES_ALONE)} without; the others 0',
+        dict.fromkeys(PARTS_OF_LOSS),
     )
     temperature: PositiveFloat = option(
         "both networks' scores are divided by this before they are compared", 2.0
+    )
+    word_embeddings: Literal['train', 'freeze'] | None = option(
+        'whether recovery trains the word embeddings. By default it does not where it learns no labels and h '
+        'is not pruned',
+        None,
     )
     gate_teacher: bool = option(
         'train the gates against the hidden states of the network before pruning alone; in pre-training this '
@@ -225,8 +248,14 @@ class PruningRecipe(WeightRecipe):
                 for name in ('teacher_weights', 'temperature')
                 if not self.is_default(name)
             ]
-        elif not any(self.teacher_weights[name] for name in self.read_weights):
+        elif not any(getattr(self.teaching(), name) for name in PARTS_OF_LOSS):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
+        if self.without_labels:
+            problems += [
+                f'teacher_weights {name} is about labels and scores, which recovery without labels has not'
+                for name in ('labels', 'scores')
+                if self.teacher_weights[name]
+            ]
         if self.unweighted and not self.trains_gates:
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
@@ -250,13 +279,23 @@ class PruningRecipe(WeightRecipe):
         return self.teacher
 
     @property
-    def read_weights(self) -> tuple[str, ...]:
-        """Those of ``teacher_weights`` that training after a cut reads."""
-        return tuple(self.teacher_weights)
+    def without_labels(self) -> bool:
+        """Whether the network is pruned for its states: no labels rank units, train gates or weights."""
+        return False
 
     def teaching(self) -> Weights:
         """Weights of the parts of the teacher's loss in recovery."""
-        return Weights(**self.teacher_weights, temperature=self.temperature)
+        usual = STATES_ALONE if self.without_labels else WITH_LABELS
+        stated = {name: weight for name, weight in self.teacher_weights.items() if weight is not None}
+        weights = {**dict.fromkeys(PARTS_OF_LOSS, 0.0), **usual, **stated}
+        return Weights(**weights, temperature=self.temperature)
+
+    @property
+    def freezes_words(self) -> bool:
+        """Whether recovery leaves the word embeddings as the cut left them."""
+        if self.word_embeddings is None:
+            return self.without_labels and 'h' not in self.prune
+        return self.word_embeddings == 'freeze'
 
     @property
     def recovers(self) -> bool:
@@ -277,6 +316,11 @@ class PruningRecipe(WeightRecipe):
     def trains_gates(self) -> bool:
         """Whether the method ranks units by trained gates."""
         return METHODS[self.method].trains_gates
+
+    @property
+    def gates_learn(self) -> bool:
+        """Whether gates are trained on what recovery learns from the teacher, too."""
+        return self.trains_gates
 
     @property
     def ranks_by_data(self) -> bool:
@@ -328,10 +372,16 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     GROUPS = {
         **PruningRecipe.GROUPS,
         'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim'),
-        'recovery': ('recovery_steps', *PruningRecipe.GROUPS['recovery']),
+        'recovery': ('labels', 'recovery_steps', *PruningRecipe.GROUPS['recovery']),
         'data': ('shards', *PruningRecipe.GROUPS['data']),
     }
 
+    labels: Literal['mlm', 'none'] | None = option(
+        'what units are ranked by and networks are trained on. mlm: MLM and NSP; none: the states and the '
+        'embeddings of a teacher, by default the parent, alone, which needs no heads of pre-training. By '
+        'default none where the network has no such heads',
+        None,
+    )
     recovery_steps: PositiveInt | None = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
@@ -342,10 +392,29 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     )
 
     @property
+    def without_labels(self) -> bool:
+        return self.labels == 'none'
+
+    @property
+    def gates_learn(self) -> bool:
+        return self.trains_gates and self.without_labels and not self.gate_teacher
+
+    @property
+    def taught(self) -> str | None:
+        return self.teacher or ('parent' if self.without_labels else None)
+
+    @property
     def need_heads(self) -> bool:
         """Whether the run trains with the heads of pre-training, or ranks units by them."""
+        if self.without_labels:
+            return False
         ranked = self.ranks_by_data and not (self.trains_gates and self.gate_teacher)
-        return ranked or self.teacher is None or self.teaching().need_heads
+        return ranked or self.taught is None or self.teaching().need_heads
+
+    def decided(self, start: SavedModel) -> PruneRecipe:
+        """The recipe with the labels that a network has, where it leaves them open and needs some."""
+        unlabelled = self.labels is None and self.need_heads and start.progress.untrained
+        return self.replace(labels='none') if unlabelled else self
 
     def round_steps(self, base: SavedModel) -> tuple[int, int]:
         """Steps of a round's gate training, or the most of them, and of recovery; the paper's shares of
@@ -369,7 +438,7 @@ class TaskPruneRecipe(PruningRecipe):
         **PruningRecipe.GROUPS,
         'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim', 'trim_count'),
         'recovery': ('steps', *PruningRecipe.GROUPS['recovery']),
-        'data': ('task', 'data', 'max_length', 'limit', *PruningRecipe.GROUPS['data']),
+        'data': ('task', 'data', 'max_length', 'limit', 'batch_tokens', *PruningRecipe.GROUPS['data']),
         'machine': ('timing', *PruningRecipe.GROUPS['machine']),
     }
 
@@ -412,14 +481,6 @@ class TaskPruneRecipe(PruningRecipe):
         'pruning), a model directory that was fine-tuned on the same task, or none',
         'parent',
     )
-    teacher_weights: dict[str, NonNegativeFloat] = option(
-        'weights of the parts of the loss, with a teacher, such as labels=0,states=2; those not named keep '
-        "their defaults. labels: the task's; scores: the divergence from the teacher's scores; states: the "
-        "squared difference from the teacher's hidden states. For sentences states, and embeddings: the "
-        'squared difference between the similarities of sentences, whose embeddings are the means of their '
-        "tokens; cosines: the cosine distance between a sentence's embeddings in both networks",
-        {'labels': 1.0, 'scores': 1.0, 'states': 1.0, 'embeddings': 1.0, 'cosines': 0.0},
-    )
     keep_best: bool = option(
         'of the training after a cut, keep the step with the best score on the development set, and the '
         'network before it if no step is better, and leave a reconstruction out that makes that score worse; '
@@ -435,6 +496,11 @@ class TaskPruneRecipe(PruningRecipe):
     timing: bool = option('whether to time the networks of all rounds at the end', True)
     seed: Seed = option('random seed of data order and dropout', 1)
     batch_size: PositiveInt = option('instances in a batch, over all workers', 32)
+    batch_tokens: PositiveInt | None = option(
+        'for sentences, in place of batch_size: tokens in a batch, over all workers and with padding; a '
+        f'batch has texts of similar lengths. By default {BATCH_TOKENS}',
+        None,
+    )
     learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
     warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.1)
     max_length: PositiveInt | None = option(
@@ -461,21 +527,20 @@ class TaskPruneRecipe(PruningRecipe):
             problems.append('the task sentences has no labels and needs a teacher')
         return problems + self._without_effect()
 
-    @property
-    def read_weights(self) -> tuple[str, ...]:
-        return (
-            ('states', 'embeddings', 'cosines') if self.task == SENTENCES else ('labels', 'scores', 'states')
-        )
-
     def _without_effect(self) -> list[str]:
         """Settings that nothing would read for this task."""
-        defaults = type(self).model_fields['teacher_weights'].default
-        stated = [name for name, weight in self.teacher_weights.items() if weight != defaults[name]]
-        unread = [f'teacher_weights {name}' for name in stated if name not in self.read_weights]
-        if self.task != SENTENCES:
-            return [f'{name} is about the task sentences' for name in unread]
-        unread += ['gate_teacher'] if self.gate_teacher else []
-        return [f'{name} is about labels and scores, which the task sentences has not' for name in unread]
+        if not self.without_labels:
+            return [] if self.batch_tokens is None else ['batch_tokens is about the task sentences']
+        unread = (
+            [] if self.is_default('batch_size') else ['batch_size is not read for sentences, batch_tokens is']
+        )
+        return unread + (
+            ['gate_teacher is about labels and scores, which the task sentences has not'] * self.gate_teacher
+        )
+
+    @property
+    def without_labels(self) -> bool:
+        return self.task == SENTENCES
 
     @property
     def taught(self) -> str | None:
@@ -495,8 +560,16 @@ class TaskPruneRecipe(PruningRecipe):
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
+        tokens = (self.batch_tokens or BATCH_TOKENS) if self.without_labels else 0
         settings = {'seed': self.seed, 'evaluate_every': self.evaluate_every, 'evaluation_limit': 0}
-        return super().phase(name, steps, **{**settings, **more})
+        return super().phase(name, steps, **{**settings, 'batch_tokens': tokens, **more})
+
+    def check_workers(self, workers: Workers) -> None:
+        """As of every run; a batch of tokens divides among any number of workers."""
+        if self.without_labels:
+            check_precision(self.precision, workers.context())
+        else:
+            super().check_workers(workers)
 
     def settling(self) -> Settling | None:
         """When gate training may stop early; None if its steps are fixed."""
@@ -569,7 +642,7 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     other = str(read_yaml(settings).get('method'))
     if other not in METHODS or METHODS[other].scores is not method.scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
-    free = {*_AFTER, *(_AFTER_PRETRAINING if isinstance(recipe, PruneRecipe) else ())}
+    free = {*_AFTER, *(() if recipe.gates_learn else _OF_TEACHER)}
     if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
         free -= {'evaluation_limit'}
     if method.of_target:

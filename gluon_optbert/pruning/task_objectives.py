@@ -24,24 +24,25 @@ from ..network.running import feed_of
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress, TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
-from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch, training_batches
+from ..tasks.features import (
+    Features,
+    TaskBatch,
+    batch_of,
+    fewest_rows,
+    make_reader,
+    steps_per_epoch,
+    training_batches,
+)
 from ..tasks.tables import read_lines
 from ..text.trimming import TRIM
-from ..training.distillation import (
-    OF_STATES,
-    Match,
-    ScoreDivergence,
-    Taught,
-    Teacher,
-    Weights,
-    check_pairs,
-    check_teacher,
-)
+from ..training.distances import ScoreDivergence, check_pairs
+from ..training.distillation import OF_LAST_STATE, Match, Outputs, Taught, Teacher, Weights, check_teacher
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .algorithm import run_algorithm
 from .objectives import (
     EMBEDDED,
+    EmbeddingProbe,
     PruningObjective,
     embed,
     fitting_teacher,
@@ -175,9 +176,8 @@ class TaskDistillation(Taught, TaskTraining):
     Parameters
     ----------
     *args
-        As of `TaskTraining`; the model's settings have ``output_all_encodings``.
+        As of `TaskTraining`; the model's settings have ``output_all_encodings``, and the `Weights.output`.
     weights : Weights
-        Those of embeddings are not read.
     **more
         ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
     """
@@ -185,55 +185,36 @@ class TaskDistillation(Taught, TaskTraining):
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args)
         self._divergence = HeadDivergence(self._exercise.head, weights.temperature)
-        weights = dataclasses.replace(weights, embeddings=0.0, cosines=0.0)
         self.learn({'loss': weights.labels}, weights=weights, **more)
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, _FIELDS, rows=rows, ctx=self.workers.context())
         lengths = () if self.model.head.pooled else (feed['valid_length'],)
-        states, scores = self.model(*(feed[name] for name in TOKEN_INPUTS))
+        outputs = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS)))
+        scores = outputs.heads[-1]
         taught = self.taught(
             batch,
             rows,
-            states,
+            outputs,
             feed['weights'],
             lambda wanted: self._divergence(scores, wanted, feed['weights'], feed['valid_length']),
         )
         return (self._loss(scores, feed['labels'], feed['weights'], *lengths), *taught)
 
 
-class _OnSentences(Objective):
-    """An objective of training that reads sentences without labels.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-        Built with `OF_STATES`.
-    workers : Workers
-    train : Features
-    """
-
-    def __init__(self, model: OptBERTModel, workers: Workers, train: Features):
-        super().__init__(model, workers)
-        self._train = train
-
-    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
-        return batches_from(self._train, phase, start, self.workers)
-
-
-class SentenceMatching(_OnSentences, Taught, Scored):
+class SentenceMatching(Taught, Scored):
     """The states of a teacher and the embeddings of sentences; there are no labels.
 
     Parameters
     ----------
-    model, workers, train
-        As of `_OnSentences`.
+    model : OptBERTModel
+        Built with `OF_LAST_STATE` and the `Weights.output`.
+    workers : Workers
+    train : Features
     measure : callable
         The embeddings' scores of a model, in percent.
-    weights : Weights
-        Those of labels and scores are not read.
     **more
-        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
+        ``teacher``, ``match``, ``weights`` and ``phase``, as of `Taught.learn`.
     """
 
     def __init__(
@@ -242,18 +223,14 @@ class SentenceMatching(_OnSentences, Taught, Scored):
         workers: Workers,
         train: Features,
         measure: Callable[[OptBERTModel], TaskScores],
-        *,
-        weights: Weights,
         **more: Any,
     ):
-        super().__init__(model, workers, train)
-        self._measure = measure
-        self.learn({}, weights=dataclasses.replace(weights, scores=0.0), **more)
+        super().__init__(model, workers)
+        self._train, self._measure = train, measure
+        self.learn({}, **more)
 
-    def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        fields = (*TOKEN_INPUTS, 'weights')
-        *inputs, weights = feed_of(batch, fields, rows=rows, ctx=self.workers.context()).values()
-        return self.taught(batch, rows, self.model(*inputs)[0], weights)
+    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
+        return batches_from(self._train, phase, start, self.workers)
 
     def evaluate(self, phase: Phase) -> dict[str, float]:
         self._last = self._measure(self.model)
@@ -263,29 +240,6 @@ class SentenceMatching(_OnSentences, Taught, Scored):
         return dataclasses.replace(self._last, scores=dict(scores))
 
 
-class EmbeddingProbe(_OnSentences):
-    """The embeddings of sentences along random directions, by whose gradients units are ranked.
-
-    The loss of a network that is its own teacher is zero, and so are its gradients. The mean of the squared
-    gradients of random projections is the curvature of the squared difference of the embeddings. Every
-    sentence has a direction of its own.
-    """
-
-    losses = ('projection',)
-
-    def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        feed = feed_of(batch, (*TOKEN_INPUTS, 'weights'), rows=rows, ctx=self.workers.context())
-        states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0][-1]
-        embeddings = mx.nd.L2Normalization(states.sum(axis=1), mode='instance')
-        width = embeddings.shape[1]
-        drawn = [np.random.RandomState(int(row)).normal(size=width) for row in batch.rows[rows]]
-        projected = (embeddings * mx.nd.array(np.stack(drawn), ctx=self.workers.context())).sum(axis=1)
-        return (mx.nd.sum(projected * feed['weights']),)
-
-    def totals(self, batch: TaskBatch) -> tuple[float, ...]:
-        return (batch.instance_total,)
-
-
 def batches_from(
     features: Features, phase: Phase, start: int, workers: Workers
 ) -> Generator[TaskBatch, None, None]:
@@ -293,10 +247,12 @@ def batches_from(
     return training_batches(
         features,
         batch_size=phase.batch_size,
+        tokens=phase.batch_tokens,
         seed=phase.seed,
         start=start,
         rank=workers.rank,
         workers=workers.size,
+        passes=phase.accumulate,
     )
 
 
@@ -345,15 +301,16 @@ class _OnFeatures(PruningObjective):
         return self.build(saved, trainable=False, **settings)
 
     def round_steps(self) -> tuple[int, int]:
-        gates, steps = self.recipe.gate_steps(), self.recipe.steps
-        return gates, steps_per_epoch(self.train, self.recipe.batch_size) if steps is None else steps
+        gates, steps, phase = self.recipe.gate_steps(), self.recipe.steps, self.recipe.phase('', 0)
+        epoch = steps_per_epoch(self.train, phase.batch_size, phase.batch_tokens)
+        return gates, epoch if steps is None else steps
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
         return batches_from(self.train, phase, phase.first_batch, self.workers)
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features, of the first ones."""
-        return self._embeddings(self._fixed(saved, **OF_STATES))
+        return self._embeddings(self._fixed(saved, **OF_LAST_STATE))
 
     def _embeddings(self, model: OptBERTModel) -> np.ndarray:
         rows = np.arange(min(EMBEDDED, len(self.heldout)))
@@ -385,7 +342,9 @@ class TaskObjective(_OnFeatures):
         self.train, self.heldout = self._exercise.train, next(iter(self._exercise.heldout.values()))
         pairs = bool((self.train.seconds < self.train.lengths).any())
         self._teaching = self._read_teacher(self._reading.max_length, pairs=pairs)
-        self.gate_settings = self.recovery_settings = {'output_all_encodings': self._teaching is not None}
+        # with the head of a task, states come only as those of all layers
+        output = {**recipe.teaching().output, 'output_all_encodings': True} if self._teaching else {}
+        self.gate_settings = self.recovery_settings = output
 
     @staticmethod
     def read(recipe: TaskPruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
@@ -407,30 +366,42 @@ class TaskObjective(_OnFeatures):
         names = [name for name in ('task', 'version', *_READING) if name in reading]
         return {**super().recipe_of_models, **{name: reading[name] for name in names}}
 
+    def _teacher_of(self, saved: SavedModel) -> Teacher:
+        more = {'precision': self.recipe.precision, 'output': self.recovery_settings}
+        return Teacher(saved, self.workers, **more)
+
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        return Teacher(self._teaching, self.workers, precision=self.recipe.precision)
+        return self._teacher_of(self._teaching)
 
     @functools.cached_property
     def _gate_teacher(self) -> Teacher:
-        if self._teaching is self.start:
-            return self._teacher
-        return Teacher(self.start, self.workers, precision=self.recipe.precision)
+        return self._teacher if self._teaching is self.start else self._teacher_of(self.start)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
         return TaskTraining(model, self.workers, self._exercise, self._reading)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
+        weights = self.recipe.teaching().for_gates
         if not self.recipe.gate_teacher:
-            return self.recovery(model, phase, match)
-        weights = dataclasses.replace(self.recipe.teaching(), labels=0.0, scores=0.0, states=1.0)
-        taught = {'teacher': self._gate_teacher, 'match': match, 'weights': weights, 'phase': phase}
-        return TaskDistillation(model, self.workers, self._exercise, self._reading, **taught)
+            return self._taught(model, phase, match, weights)
+        weights = Weights(labels=0.0, scores=0.0, temperature=weights.temperature)
+        return self._taught(model, phase, match, weights, self._gate_teacher)
 
     def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
+        return self._taught(model, phase, match, self.recipe.teaching())
+
+    def _taught(
+        self,
+        model: OptBERTModel,
+        phase: Phase,
+        match: Match,
+        weights: Weights,
+        teacher: Teacher | None = None,
+    ) -> TaskTraining:
         if self._teaching is None:
             return self.labelled(model, phase)
-        taught = {'teacher': self._teacher, 'match': match, 'weights': self.recipe.teaching(), 'phase': phase}
+        taught = {'teacher': teacher or self._teacher, 'match': match, 'weights': weights, 'phase': phase}
         return TaskDistillation(model, self.workers, self._exercise, self._reading, **taught)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
@@ -457,14 +428,17 @@ class SentenceObjective(_OnFeatures):
     those of the network before pruning, in percent.
     """
 
-    labelled_settings = gate_settings = recovery_settings = OF_STATES
+    labelled_settings = OF_LAST_STATE
     states_alone = reports_embeddings = True
 
     def __init__(self, recipe: TaskPruneRecipe, start: SavedModel, workers: Workers):
         super().__init__(recipe, start, workers)
-        if recipe.teacher_weights['embeddings'] > 0 and (recipe.trains_gates or recipe.steps != 0):
-            check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self.train, self.heldout = read_sentences(recipe, start)
+        weights = recipe.teaching()
+        self.recovery_settings = {**OF_LAST_STATE, **weights.output}
+        self.gate_settings = {**OF_LAST_STATE, **weights.for_gates.output}
+        if weights.embeddings > 0 and (recipe.trains_gates or recipe.recovers):
+            check_pairs(fewest_rows(self.train, recipe.phase('', 0).batch_tokens), recipe.accumulate)
         self._teaching = self._read_teacher(_sentence_length(recipe, start), pairs=False)
 
     @staticmethod
@@ -478,7 +452,8 @@ class SentenceObjective(_OnFeatures):
 
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        return Teacher(self._teaching, self.workers, precision=self.recipe.precision, heads=False)
+        more = {'precision': self.recipe.precision, 'output': self.recipe.teaching().output}
+        return Teacher(self._teaching, self.workers, heads=False, **more)
 
     @functools.cached_property
     def _wanted(self) -> np.ndarray:
@@ -486,17 +461,24 @@ class SentenceObjective(_OnFeatures):
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         """There are no labels; what counts is how the embeddings change."""
-        return EmbeddingProbe(model, self.workers, self.train)
+        return EmbeddingProbe(
+            model, self.workers, lambda phase, start: batches_from(self.train, phase, start, self.workers)
+        )
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
-        return self.recovery(model, phase, match)
+        return self._matching(model, phase, match, self.recipe.teaching().for_gates)
 
     def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
-        taught = {'teacher': self._teacher, 'match': match, 'weights': self.recipe.teaching(), 'phase': phase}
+        return self._matching(model, phase, match, self.recipe.teaching())
+
+    def _matching(
+        self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights
+    ) -> SentenceMatching:
+        taught = {'teacher': self._teacher, 'match': match, 'weights': weights, 'phase': phase}
         return SentenceMatching(model, self.workers, self.train, self._measure, **taught)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
-        return self._measure(self._fixed(saved, **OF_STATES))
+        return self._measure(self._fixed(saved, **OF_LAST_STATE))
 
     def _measure(self, model: OptBERTModel) -> TaskScores:
         own = pair_similarity(self._wanted, self._embeddings(model))

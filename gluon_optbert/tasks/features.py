@@ -2,8 +2,9 @@
 
 An epoch permutes the instances. Random batches are cut from that. For batches of similar lengths, which have
 little padding, the instances are cut into pools, each pool is sorted by length and cut into batches, and the
-batches are shuffled. The order does not depend on the number of ranks: rank r of N takes every N-th row of a
-batch."""
+batches are shuffled. Batches of so many tokens have instances that are padded to one of `WIDTHS`: there are
+few shapes, all products have the same number of rows, and MXNet keeps little memory for them. The order does
+not depend on the number of ranks: rank r of N takes every N-th row of a batch."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ PASS_COST = 32  # tokens whose products take as long as a pass takes to read the
 _STEPS = ((32, 4), (64, 8), (128, 16), (1 << 30, 32))  # up to this length, multiples of that
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 BATCHINGS = ('lengths', 'random')
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # of batches of so many tokens
 _POOL = 64  # batches of a pool
 
 
@@ -146,19 +148,23 @@ def make_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Fea
     return read
 
 
-def steps_per_epoch(features: Features, batch_size: int) -> int:
-    """The number of batches of an epoch."""
+def steps_per_epoch(features: Features, batch_size: int, tokens: int = 0) -> int:
+    """The number of batches of an epoch; see `training_batches`."""
+    if tokens:
+        return len(_plan(features.lengths, tokens, np.arange(len(features))))
     return -(-len(features) // batch_size)
 
 
 def training_batches(
     features: Features,
     *,
-    batch_size: int,
+    batch_size: int = 1,
+    tokens: int = 0,
     seed: int,
     start: int = 0,
     rank: int = 0,
     workers: int = 1,
+    passes: int = 1,
     batching: str = 'lengths',
 ) -> Generator[TaskBatch, None, None]:
     """One rank's part of every batch, without end. Every instance comes once an epoch, whatever `workers` is.
@@ -167,23 +173,60 @@ def training_batches(
     ----------
     features : Features
     batch_size : int
-        Of the global batch, a multiple of `workers`.
+        Of the global batch, a multiple of `workers` and of `passes`.
+    tokens : int
+        Of the global batch, padding included; 0 for batches of `batch_size` instances.
     seed : int
         The order of an epoch depends only on it and the epoch's number.
     start : int
         Global batches already consumed.
     rank, workers : int
+    passes : int
+        That a part is split into.
     batching : str
         What the instances of a batch have in common, one of `BATCHINGS`: similar lengths, or nothing.
     """
-    epoch, skip = divmod(start, steps_per_epoch(features, batch_size))
+    epoch, skip = divmod(start, steps_per_epoch(features, batch_size, tokens))
     while True:
-        order = _order(features.lengths, batch_size, np.random.RandomState([seed, epoch]), batching)
-        for rows in order[skip:]:
-            padded = np.concatenate([rows, np.full(batch_size - len(rows), rows[0])])
-            weights = (np.arange(batch_size) < len(rows)).astype(np.float32)
-            yield batch_of(features, padded[rank::workers], weights[rank::workers], rows)
+        random = np.random.RandomState([seed, epoch])
+        if tokens:
+            plan = _plan(features.lengths, tokens, random.permutation(len(features)))
+            plan = [plan[i] for i in random.permutation(len(plan))]
+        else:
+            order = _order(features.lengths, batch_size, random, batching)
+            plan = [(rows, None, batch_size) for rows in order]
+        for rows, width, size in plan[skip:]:
+            size = -(-size // (workers * passes)) * workers * passes
+            padded = np.concatenate([rows, np.full(size - len(rows), rows[0])])
+            weights = (np.arange(size) < len(rows)).astype(np.float32)
+            yield batch_of(features, padded[rank::workers], weights[rank::workers], rows, width)
         epoch, skip = epoch + 1, 0
+
+
+def fewest_rows(features: Features, tokens: int) -> int:
+    """The smallest number of instances in a full batch of so many tokens."""
+    return min(size for _, _, size in _plan(features.lengths, tokens, np.arange(len(features))))
+
+
+def _plan(lengths: np.ndarray, tokens: int, order: np.ndarray) -> list[tuple[np.ndarray, int, int]]:
+    """The instances of batches of so many tokens, the width they are padded to, and how many have room.
+
+    Instances that are left of a width join those of the next; so one batch alone may have fewer than others
+    of its width.
+    """
+    longest = int(lengths.max())
+    widths = [*(width for width in WIDTHS if width < longest), longest]
+    places = np.searchsorted(widths, lengths[order])
+    batches: list[tuple[np.ndarray, int, int]] = []
+    left = order[:0]
+    for place in np.unique(places):
+        width = widths[place]
+        size = max(1, tokens // width)
+        rows = np.concatenate([left, order[places == place]])
+        whole = len(rows) // size * size
+        batches += [(part, width, size) for part in _parts(rows[:whole], size)]
+        left = rows[whole:]
+    return [*batches, (left, width, size)] if len(left) else batches
 
 
 def _order(

@@ -36,6 +36,7 @@ class Batch:
     masked_weights: np.ndarray  # (b, M) float32
     next_sentence_labels: np.ndarray  # (b,) int32; 1 where the second segment is a random one
     instance_weights: np.ndarray  # (b,) float32
+    rows: np.ndarray  # (b,) int64; places of the instances in the stream
     masked_total: int  # predictions of weight one in the global batch, all ranks
     instance_total: int  # instances of weight one in the global batch
     token_total: int  # tokens in those, padding not counted
@@ -217,6 +218,7 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int,
         masked_weights=own['masked_lm_weights'].astype(np.float32) * weights[:, np.newaxis],
         next_sentence_labels=own['next_sentence_labels'].astype(np.int32),
         instance_weights=weights,
+        rows=index * size + rows,
         masked_total=int(fields['masked_lm_weights'].sum(dtype=np.int64)),
         instance_total=real,
         token_total=int(fields['valid_lengths'].sum(dtype=np.int64)),

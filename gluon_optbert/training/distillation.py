@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.gluon import HybridBlock
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
@@ -23,12 +22,49 @@ from ..network.settings import NetworkSettings
 from ..runs.progress import Progress
 from ..text.batches import Batch, evaluation_batches
 from ..text.tokenizer import vocabulary_hash
+from .distances import (
+    RelationDivergence,
+    ScoreDivergence,
+    StateDifference,
+    cosine_distance,
+    directions_of,
+    similarity_difference,
+)
 from .distributed import Workers
 from .objective import Objective, Phase
 from .pretrain import Pretraining
 
-# Settings of a network whose states alone are learnt.
-OF_STATES = {'output_all_encodings': True, 'use_decoder': False, 'use_classifier': False}
+# Settings of a network whose states alone are learnt: those after the last layer, or after every layer.
+OF_LAST_STATE = {'use_decoder': False, 'use_classifier': False}
+OF_STATES = {**OF_LAST_STATE, 'output_all_encodings': True}
+WITH_LABELS = {'labels': 1.0, 'scores': 1.0, 'states': 1.0}  # weights of the parts of the loss
+STATES_ALONE = {'last': 0.5, 'embeddings': 20.0, 'cosines': 1.0}
+
+
+class Outputs(NamedTuple):
+    """Outputs of a network, a student's or a teacher's.
+
+    Attributes
+    ----------
+    states : list of NDArray, shape (batch, length, h)
+        After every layer, or after the last one alone; zero at the padding.
+    relations : list of NDArray, shape (batch, length, a * k or a * v)
+        Queries, keys and values of the last layer; empty if the network was built without.
+    heads : sequence of NDArray
+        Of the heads: the scores at the masked places, shape (batch, masked, vocab_size), or those of a task,
+        are the last one. Without heads they mean nothing.
+    """
+
+    states: list[mx.nd.NDArray]
+    relations: list[mx.nd.NDArray]
+    heads: Sequence[mx.nd.NDArray]
+
+    @classmethod
+    def of(cls, outputs: Sequence[Any]) -> Outputs:
+        """Those of a pass."""
+        states, *heads = outputs
+        relations = heads.pop(0) if heads and isinstance(heads[0], (list, tuple)) else []
+        return cls(list(states) if isinstance(states, (list, tuple)) else [states], relations, heads)
 
 
 class Teacher:
@@ -43,32 +79,38 @@ class Teacher:
         Of the encoder's matrix products.
     heads : bool
         Whether it computes scores; states alone need no heads.
+    output : mapping, optional
+        Fields of `NetworkSettings` that say what is learnt beside the last state; the states after every
+        layer unless given.
     """
 
     def __init__(
-        self, saved: SavedModel, workers: Workers, *, precision: str = 'float32', heads: bool = True
+        self,
+        saved: SavedModel,
+        workers: Workers,
+        *,
+        precision: str = 'float32',
+        heads: bool = True,
+        output: Mapping[str, bool] | None = None,
     ):
         self.architecture = saved.architecture
         settings = NetworkSettings(
             trainable=False,
             precision=precision,
-            output_all_encodings=True,
             use_decoder=heads,
             use_classifier=heads,
             head=saved.head,
+            **({'output_all_encodings': True} if output is None else output),
         )
         self._inputs = INPUTS if heads and saved.head == PRETRAINING else TOKEN_INPUTS
         self._model = build(saved.architecture, saved.parameters, settings, ctx=workers.context())
         self._ctx = workers.context()
 
-    def outputs(self, batch: Batch, rows: slice) -> tuple[list[mx.nd.NDArray], mx.nd.NDArray]:
-        """The states after every layer, shape (batch, length, h), and the scores: at the masked places, shape
-        (batch, masked, vocab_size), or those of a task. Without heads the latter mean nothing.
-        """
+    def outputs(self, batch: Batch, rows: slice) -> Outputs:
+        """What it computes of some rows of a batch, without gradients."""
         feed = feed_of(batch, self._inputs, rows=rows, ctx=self._ctx)
         with autograd.pause(train_mode=False):
-            outputs = self._model(*feed.values())
-        return outputs[0], outputs[-1]
+            return Outputs.of(self._model(*feed.values()))
 
 
 def check_teacher(
@@ -81,7 +123,7 @@ def check_teacher(
     teacher, student : SavedModel
         The student before it is cut.
     states : bool
-        Whether its states are learnt as well, or its embeddings unit by unit.
+        Whether its states are learnt as well, or its embeddings, unit by unit.
     heads : bool
         Whether its scores are learnt as well, which need its heads of pre-training.
     source : str
@@ -108,7 +150,7 @@ def check_teacher(
         raise ValueError(
             f'{source}: the teacher has h = {sizes[0][0]} and {sizes[0][1]} layers, the network that it is '
             f'to teach h = {sizes[1][0]} and {sizes[1][1]}; their states cannot be compared, so give '
-            '--teacher-weights states=0,cosines=0'
+            '--teacher-weights states=0,last=0,cosines=0'
         )
 
 
@@ -156,87 +198,55 @@ class Weights:
     Parameters
     ----------
     labels : float
-        Of MLM and of NSP.
+        Of MLM and of NSP, or of the loss of a task.
     scores : float
-        Of the divergence of the scores over the vocabulary.
+        Of the divergence of the scores over the vocabulary, or over the answers of a task.
     states : float
-        Of the squared difference of the states.
-    temperature : float
-        What scores are divided by before the softmax.
+        Of the squared difference of the states after every layer.
+    last : float
+        Of the squared difference of the states after the last layer alone.
     embeddings : float
         Of the squared difference between the similarities of sentences; see `similarity_difference`.
     cosines : float
         Of the cosine distance between the two embeddings of a sentence; see `cosine_distance`.
+    relations : float
+        Of the divergence of the last layer's relations; see `RelationDivergence`.
+    temperature : float
+        What scores are divided by before the softmax.
     """
 
     labels: float = 1.0
     scores: float = 1.0
     states: float = 1.0
-    temperature: float = 2.0
+    last: float = 0.0
     embeddings: float = 0.0
     cosines: float = 0.0
+    relations: float = 0.0
+    temperature: float = 2.0
 
     @property
     def same_width(self) -> bool:
         """Whether hidden units are compared one by one, so that the teacher must have the student's."""
-        return self.states > 0 or self.cosines > 0
+        return max(self.states, self.last, self.cosines) > 0
 
     @property
     def need_heads(self) -> bool:
         """Whether the heads of pre-training are learnt from or trained."""
         return self.labels > 0 or self.scores > 0
 
+    @property
+    def output(self) -> dict[str, bool]:
+        """Fields of `NetworkSettings`: what student and teacher give beside the state of the last layer."""
+        return {'output_all_encodings': self.states > 0, 'output_relations': self.relations > 0}
 
-class ScoreDivergence(HybridBlock):
-    """T² times the Kullback-Leibler divergence of two predictions (Hinton et al., 2015, section 2).
-
-    Parameters
-    ----------
-    temperature : float
-        T: what the scores are divided by.
-
-    Inputs:
-        - **scores**, **wanted** : the student's and the teacher's, shape (batch, masked, vocab_size)
-        - **weights** : shape (batch, masked)
-
-    Outputs:
-        - **divergence** : KL(teacher || student), summed, shape (1,)
-    """
-
-    def __init__(self, temperature: float, prefix=None, params=None):
-        super().__init__(prefix=prefix, params=params)
-        self._temperature = temperature
-
-    def hybrid_forward(self, F, scores, wanted, weights):
-        # MXNet's softmax is slow with a temperature of its own, and so are sums over the last axis.
-        student = F.log_softmax(scores / self._temperature, axis=-1)
-        wanted = wanted / self._temperature
-        teacher, probabilities = F.log_softmax(wanted, axis=-1), F.softmax(wanted, axis=-1)
-        gap = F.BlockGrad(teacher) - student
-        flat = [F.reshape(values, shape=(-3, -2)) for values in (F.BlockGrad(probabilities), gap)]
-        divergence = F.batch_dot(F.expand_dims(flat[0], axis=1), F.expand_dims(flat[1], axis=2))
-        return F.sum(F.reshape(divergence, shape=(-1,)) * F.reshape(weights, shape=(-1,))) * (
-            self._temperature**2
-        )
+    @property
+    def for_gates(self) -> Weights:
+        """Those that gates are trained with, which stand behind the relations."""
+        return dataclasses.replace(self, relations=0.0)
 
 
-class StateDifference(HybridBlock):
-    """The squared difference of two states on the units that the student has.
-
-    Inputs:
-        - **student** : shape (batch, length, h of the student)
-        - **teacher** : shape (batch, length, h of the teacher)
-        - **units** : the teacher's units that the student has, shape (h of the student,)
-        - **weights** : how often each instance counts, shape (batch,)
-
-    Outputs:
-        - **difference** : summed, shape (1,)
-    """
-
-    def hybrid_forward(self, F, student, teacher, units, weights):
-        gap = F.reshape(student - F.take(teacher, units, axis=-1), shape=(0, 1, -1))
-        squares = F.batch_dot(gap, gap, transpose_b=True)  # faster than a sum of squares
-        return F.sum(F.reshape(squares, shape=(-1,)) * weights)
+OF_TOKENS = ('states', 'last', 'relations')  # parts that are a mean over tokens, as others over instances
+PARTS_OF_LOSS = tuple(field.name for field in dataclasses.fields(Weights) if field.name != 'temperature')
 
 
 class TeacherStates:
@@ -261,7 +271,7 @@ class TeacherStates:
         share, sums = len(batch.input_ids) // passes, 0.0
         for start in range(0, len(batch.input_ids), share):
             rows = slice(start, start + share)
-            sums += self._sums(teacher.outputs(batch, rows)[0], batch.instance_weights[rows] > 0)
+            sums += self._sums(teacher.outputs(batch, rows).states, batch.instance_weights[rows] > 0)
         totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
         means = totals / (batch.token_total * len(match.units))
         self._variances = [float(square - mean**2) for mean, square in means]
@@ -275,100 +285,31 @@ class TeacherStates:
         return sums
 
     def difference(
-        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], weights: mx.nd.NDArray
+        self,
+        student: list[mx.nd.NDArray],
+        teacher: list[mx.nd.NDArray],
+        weights: mx.nd.NDArray,
+        *,
+        last: bool = False,
     ) -> mx.nd.NDArray:
         """The squared difference over the variance, summed over tokens and layers; shape (1,).
 
-        Each instance counts as often as `weights`, shape (batch,), says.
+        Each instance counts as often as `weights`, shape (batch,), says. With `last` it is that of the last
+        layer alone.
         """
-        difference = mx.nd.zeros((1,), ctx=self._ctx)
-        for layer, state, variance in zip(self._match.layers, teacher, self._variances):
+        difference, layers = mx.nd.zeros((1,), ctx=self._ctx), self._match.layers
+        chosen = slice(-1, None) if last else slice(None)
+        for layer, state, variance in zip(
+            (len(student) - 1,) if last else layers, teacher[chosen], self._variances[chosen]
+        ):
             squares = self._squares(student[layer], state, self._units, weights)
             difference = difference + squares / (variance * len(self._match.units))
         return difference
 
 
-def similarity_difference(
-    student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid: mx.nd.NDArray, weights: mx.nd.NDArray
-) -> mx.nd.NDArray:
-    """Difference of two networks in the sentences that they take for similar, summed over the sentences.
-
-    The embedding of a sentence is the mean of its tokens' states. Of every sentence it is the mean, over the
-    other sentences, of the squared difference between the student's cosine and the teacher's.
-
-    Parameters
-    ----------
-    student, teacher : NDArray, shape (batch, length, h)
-        The states of the last layer, zero at the padding; h may differ.
-    valid : NDArray, shape (batch,)
-        Tokens before the padding.
-    weights : NDArray, shape (batch,)
-        1, or 0 for an instance that fills a batch up.
-
-    Returns
-    -------
-    NDArray, shape (1,)
-    """
-
-    def cosines(states: mx.nd.NDArray) -> mx.nd.NDArray:
-        means = mx.nd.broadcast_div(states.sum(axis=1), valid.expand_dims(1))
-        directions = mx.nd.L2Normalization(means, mode='instance')
-        return mx.nd.dot(directions, directions, transpose_b=True)
-
-    gap = mx.nd.square(cosines(student) - cosines(teacher))  # zero between a sentence and itself
-    pairs = mx.nd.broadcast_mul(weights.expand_dims(0), weights.expand_dims(1))
-    return mx.nd.sum(gap * pairs) / mx.nd.maximum(mx.nd.sum(weights) - 1, 1)
-
-
-def cosine_distance(
-    student: mx.nd.NDArray, teacher: mx.nd.NDArray, units: mx.nd.NDArray, weights: mx.nd.NDArray
-) -> mx.nd.NDArray:
-    """One minus the cosine between the embeddings of a sentence in both networks, summed over the sentences.
-
-    Parameters
-    ----------
-    student, teacher : NDArray, shape (batch, length, h)
-        As in `similarity_difference`.
-    units : NDArray of int, shape (h of the student,)
-        The teacher's hidden units that the student has.
-    weights : NDArray, shape (batch,)
-
-    Returns
-    -------
-    NDArray, shape (1,)
-    """
-    own, wanted = (
-        mx.nd.L2Normalization(states.sum(axis=1), mode='instance')
-        for states in (student, mx.nd.take(teacher, units, axis=-1))
-    )
-    return mx.nd.sum((1 - (own * wanted).sum(axis=1)) * weights)
-
-
-def check_pairs(batch_size: int, accumulate: int, workers: int) -> None:
-    """Refuse passes of one sentence, which has no other to be compared with.
-
-    Parameters
-    ----------
-    batch_size : int
-        Over all workers.
-    accumulate : int
-        Passes of a worker for its share.
-    workers : int
-
-    Raises
-    ------
-    ValueError
-    """
-    if batch_size // (accumulate * workers) < 2:
-        raise ValueError(
-            'similarities are compared between the sentences of one pass of one worker, and '
-            f'{workers} workers with --accumulate {accumulate} and --batch-size {batch_size} have one '
-            'sentence in a pass; take a larger batch, or --teacher-weights embeddings=0'
-        )
-
-
 class Taught(Objective):
-    """The parts of a loss that come from a teacher, for an objective that has batches of its own.
+    """The parts of a loss that come from a teacher, for an objective that has batches of its own; unless it
+    has a loss of its own too, they are all.
 
     In this order, each if it has a weight, for else it is not computed:
 
@@ -376,11 +317,12 @@ class Taught(Objective):
     - ``states``: the mean squared difference at the units that the student has, over the variance of the
       teacher's states there, summed over the teacher's layers; the variances are measured on the first batch
       of the phase;
-    - ``embeddings`` and ``cosine_distance``: `similarity_difference` and `cosine_distance` of the states of
-      the last layer.
+    - ``last``: the same of the last layer alone;
+    - ``embeddings`` and ``cosine_distance``: `similarity_difference` and `cosine_distance` of the embeddings;
+    - ``relations``: `RelationDivergence`.
 
-    Without ``scores`` the teacher needs no heads; without ``states`` and ``cosine_distance`` it may have
-    another width.
+    Without ``scores`` the teacher needs no heads; without ``states``, ``last`` and ``cosine_distance`` it may
+    have another width. What the two networks have to give, `Weights.output` says.
     """
 
     def learn(
@@ -397,19 +339,20 @@ class Taught(Objective):
         weights : Weights
         phase : Phase
         """
-        if weights.embeddings > 0:
-            check_pairs(phase.batch_size, phase.accumulate, self.workers.size)
         parts = {
             'scores': weights.scores,
             'states': weights.states,
+            'last': weights.last,
             'embeddings': weights.embeddings,
             'cosine_distance': weights.cosines,
+            'relations': weights.relations,
         }
         parts = {**own, **{name: weight for name, weight in parts.items() if weight > 0}}
         self.losses, self.weights = tuple(parts), tuple(parts.values())
         self.teacher, self._states = teacher, None
+        self._relations = RelationDivergence(teacher.architecture.layers[-1].a)
         self._units = mx.nd.array(match.units, dtype='int32', ctx=self.workers.context())
-        if 'states' in parts:
+        if 'states' in parts or 'last' in parts:
             with contextlib.closing(self.batches(phase, phase.first_batch)) as batches:
                 self._states = TeacherStates(teacher, match, next(batches), self.workers, phase.accumulate)
 
@@ -417,7 +360,7 @@ class Taught(Objective):
         self,
         batch: Any,
         rows: slice,
-        states: list[mx.nd.NDArray],
+        outputs: Outputs,
         weights: mx.nd.NDArray,
         divergence: Callable[[mx.nd.NDArray], mx.nd.NDArray] | None = None,
     ) -> tuple[mx.nd.NDArray, ...]:
@@ -425,26 +368,36 @@ class Taught(Objective):
 
         Parameters
         ----------
-        states : list of NDArray, shape (batch, length, h)
-            The student's, after every layer.
+        outputs : Outputs
+            The student's.
         weights : NDArray, shape (batch,)
             1, or 0 for an instance that fills a batch up.
         divergence : callable, optional
             The teacher's scores → how far the student's are from them, summed.
         """
-        wanted, scores = self.teacher.outputs(batch, rows)
-        last = states[-1], wanted[-1]
+        wanted = self.teacher.outputs(batch, rows)
+        states = outputs.states, wanted.states
         valid = mx.nd.array(batch.valid_length[rows], ctx=weights.context, dtype='float32')
+        directions: list[mx.nd.NDArray] = []
+        if {'embeddings', 'cosine_distance'} & {*self.losses}:
+            directions = [directions_of(one[-1], valid) for one in states]
         parts = {
-            'scores': lambda: divergence(scores),
-            'states': lambda: self._states.difference(states, wanted, weights),
-            'embeddings': lambda: similarity_difference(*last, valid, weights),
-            'cosine_distance': lambda: cosine_distance(*last, self._units, weights),
+            'scores': lambda: divergence(wanted.heads[-1]),
+            'states': lambda: self._states.difference(*states, weights),
+            'last': lambda: self._states.difference(*states, weights, last=True),
+            'embeddings': lambda: similarity_difference(*directions, weights, self.workers),
+            'cosine_distance': lambda: cosine_distance(*directions, self._units, weights),
+            'relations': lambda: self._relations(outputs.relations, wanted.relations, valid, weights),
         }
         return tuple(part() for name, part in parts.items() if name in self.losses)
 
+    def loss_sums(self, batch: Any, rows: slice) -> tuple[mx.nd.NDArray, ...]:
+        fields = (*TOKEN_INPUTS, 'instance_weights')
+        *inputs, weights = feed_of(batch, fields, rows=rows, ctx=self.workers.context()).values()
+        return self.taught(batch, rows, Outputs.of(self.model(*inputs)), weights)
+
     def totals(self, batch: Any) -> tuple[float, ...]:
-        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
+        return tuple(batch.token_total if name in OF_TOKENS else batch.instance_total for name in self.losses)
 
 
 class Distillation(Taught, Pretraining):
@@ -453,8 +406,8 @@ class Distillation(Taught, Pretraining):
     Parameters
     ----------
     *args
-        As of `Pretraining`; the model's settings have ``output_all_encodings``, and the shards have the
-        teacher's vocabulary.
+        As of `Pretraining`; the model's settings have the `Weights.output`, and the shards have the teacher's
+        vocabulary.
     weights : Weights
     **more
         ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
@@ -468,20 +421,20 @@ class Distillation(Taught, Pretraining):
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
-        outputs = self.model(*(feed[name] for name in INPUTS))
+        outputs = Outputs.of(self.model(*(feed[name] for name in INPUTS)))
         labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
         taught = self.taught(
             batch,
             rows,
-            outputs[0],
+            outputs,
             feed['instance_weights'],
-            lambda scores: self._divergence(outputs[-1], scores, feed['masked_weights']),
+            lambda scores: self._divergence(outputs.heads[-1], scores, feed['masked_weights']),
         )
-        return (*self._loss(outputs[-2], outputs[-1], *labels), *taught)
+        return (*self._loss(*outputs.heads[-2:], *labels), *taught)
 
     def totals(self, batch: Batch) -> tuple[float, ...]:
-        of = {'mlm': batch.masked_total, 'scores': batch.masked_total, 'states': batch.token_total}
-        return tuple(of.get(name, batch.instance_total) for name in self.losses)
+        of = dict.fromkeys(('mlm', 'scores'), batch.masked_total)
+        return tuple(of.get(name, total) for name, total in zip(self.losses, super().totals(batch)))
 
 
 class StateMatching(Taught, Pretraining):
@@ -499,11 +452,6 @@ class StateMatching(Taught, Pretraining):
     def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
         """The states alone, unweighted, as gates are trained on them."""
         return cls(*args, weights=Weights(labels=0.0, scores=0.0), **more)
-
-    def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        fields = (*TOKEN_INPUTS, 'instance_weights')
-        *inputs, weights = feed_of(batch, fields, rows=rows, ctx=self.workers.context()).values()
-        return self.taught(batch, rows, self.model(*inputs)[0], weights)
 
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
@@ -523,7 +471,7 @@ class StateMatching(Taught, Pretraining):
             sums[count:] += (batch.valid_length * real).sum(), real.sum()
         totals = workers.sum(sums, name='evaluation')
         tokens, instances = totals[count:]
-        numbers = (tokens if name == 'states' else instances for name in self.losses)
+        numbers = (tokens if name in OF_TOKENS else instances for name in self.losses)
         parts = zip(self.weights, totals, numbers)
         return {'state_difference': sum(weight * total / max(number, 1.0) for weight, total, number in parts)}
 

@@ -216,6 +216,21 @@ class Workers:
                 mx.nd.array(array, dtype=array.dtype), average=False, name=name
             ).asnumpy()
 
+    def gather(self, array: mx.nd.NDArray, *, name: str) -> mx.nd.NDArray:
+        """The rows of every worker, in the order of the ranks; no gradient passes.
+
+        Parameters
+        ----------
+        array : NDArray, shape (rows, ...)
+            Of the same shape on every worker.
+        """
+        if self.size == 1:
+            return array.detach()
+        with mx.autograd.pause(), self._together(name):
+            rows = self._hvd.allgather(array.detach(), name=name)
+            rows.wait_to_read()
+            return rows
+
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
         """Replace every array by rank 0's, in place."""
         if self.size > 1:

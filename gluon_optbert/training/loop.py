@@ -67,7 +67,8 @@ class Reporter:
             count = f'step {step}/{phase.steps} to go on from'
         workers = f' on {self._workers.size} workers' if self._workers.size > 1 else ''
         with Display(title, phase.steps, start=step, quiet=not self._workers.first) as display:
-            display.say(f'{title} | {count} | {phase.batch_size} sequences a step{workers}')
+            size = f'{phase.batch_tokens:,} tokens' if phase.batch_tokens else f'{phase.batch_size} sequences'
+            display.say(f'{title} | {count} | {size} a step{workers}')
             self._phase, self._display = phase, display
             try:
                 yield

@@ -25,6 +25,8 @@ class Phase:
     steps : int
     batch_size : int
         Instances a step over all workers.
+    batch_tokens : int
+        Tokens a step over all workers, padding included, for batches that are counted in tokens; or 0.
     accumulate : int
         Passes that a worker's share is split into.
     seed : int
@@ -56,6 +58,7 @@ class Phase:
     evaluation_limit: int = 1024
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     place: str = ''
+    batch_tokens: int = 0
 
     @property
     def pass_size(self) -> int:

@@ -158,6 +158,8 @@ class Optimizer:
     name : str
         One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's, ``adamw`` the same with the moments' bias corrected.
     weight_decay : float
+    beta2 : float, optional
+        Decay of the average of squared gradients; the optimizer's own unless given.
     decayed : collection of str
         The names of the parameters that weight decay is for, as the parameter table says; none unless given.
     clip_norm : float, optional
@@ -176,6 +178,7 @@ class Optimizer:
         name: str,
         *,
         weight_decay: float = 0.0,
+        beta2: float | None = None,
         decayed: Collection[str] = (),
         clip_norm: float | None = None,
         workers: Workers,
@@ -186,9 +189,9 @@ class Optimizer:
         for key, parameter in self.parameters.items():
             parameter.wd_mult = 1.0 if key in decayed else 0.0
         maker = _OWN.get(name) or functools.partial(mx.optimizer.create, name)
-        self._trainer = gluon.Trainer(
-            list(self.parameters.values()), maker(wd=weight_decay), kvstore=None, update_on_kvstore=False
-        )
+        made = maker(wd=weight_decay, **({} if beta2 is None else {'beta2': beta2}))
+        trained = list(self.parameters.values())
+        self._trainer = gluon.Trainer(trained, made, kvstore=None, update_on_kvstore=False)
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
         self._compression = compression
 

@@ -189,18 +189,14 @@ def _start(recipe: PretrainRecipe) -> SavedModel:
 def _trained(
     model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None
 ) -> dict[str, gluon.Parameter]:
-    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
-    tied to.
+    """The parameters that a run trains; of the heads alone, without the embedding that the MLM head is tied
+    to.
     """
     parameters = named_parameters(model)
     if recipe.train == 'all' or start is None:
         return parameters
     table, untrained = parameter_table(model.architecture, model.head), start.progress.untrained or ()
-    trained = {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
-    for name, parameter in parameters.items():
-        if name not in trained:
-            parameter.grad_req = 'null'
-    return trained
+    return {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
 
 
 def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:

@@ -26,7 +26,7 @@ class WeightRecipe(Recipe):
     """Fields that every run that trains weights has."""
 
     GROUPS = {
-        'weights': ('optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'dropout'),
+        'weights': ('optimizer', 'learning_rate', 'warmup', 'weight_decay', 'beta2', 'clip_norm', 'dropout'),
         'machine': (
             *('accumulate', 'precision', 'compression'),
             *('log_every', 'checkpoint_every', 'keep', 'resume'),
@@ -53,6 +53,7 @@ class WeightRecipe(Recipe):
         choices=COMPRESSIONS,
     )
     weight_decay: NonNegativeFloat = option('weight decay of all weights except biases and LayerNorms', 0.01)
+    beta2: ShareOrZero = option("decay of the optimizer's average of squared gradients", 0.999)
     clip_norm: PositiveFloat = option('largest 2-norm of the gradient; a larger gradient is scaled down', 1.0)
     dropout: ShareOrZero = option('dropout of embeddings, attention probabilities and block outputs', 0.1)
     log_every: NonNegativeInt = option('steps between logged metrics; 0 for the last only', 50)
@@ -78,12 +79,16 @@ class WeightRecipe(Recipe):
     def weight_optimizer(
         self, model: OptBERTModel, workers: Workers, parameters: Mapping[str, gluon.Parameter] | None = None
     ) -> Optimizer:
-        """The optimizer of all weights, or of the given ones."""
-        table = parameter_table(model.architecture, model.head)
+        """The optimizer of all weights, or of the given ones; all others are frozen."""
+        table, every = parameter_table(model.architecture, model.head), named_parameters(model)
+        trained = every if parameters is None else parameters
+        for name in {*every} - {*trained}:
+            every[name].grad_req = 'null'
         return Optimizer(
-            named_parameters(model) if parameters is None else parameters,
+            trained,
             self.optimizer,
             weight_decay=self.weight_decay,
+            beta2=self.beta2,
             decayed={name for name, spec in table.items() if spec.decayed},
             clip_norm=self.clip_norm,
             workers=workers,

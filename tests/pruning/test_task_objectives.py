@@ -76,7 +76,7 @@ def recipe_for(place, models, name, output, **more):
         'alpha_steps': 3,
         'alpha_learning_rate': 0.05,
         'steps': 4,
-        'batch_size': 8,
+        'batch_tokens' if name == 'sentences' else 'batch_size': 64 if name == 'sentences' else 8,
         'learning_rate': 0.01,
         'log_every': 2,
         'checkpoint_every': 2,
@@ -162,16 +162,14 @@ def test_a_model_knows_what_it_was_pruned_for(runs, task):
 @pytest.mark.parametrize(
     'name, more, message',
     [
-        ('SST-2', {'teacher_weights': 'cosines=1'}, 'teacher_weights cosines is about the task sentences'),
+        ('SST-2', {'batch_tokens': 64}, 'batch_tokens is about the task sentences'),
+        ('sentences', {'batch_size': 8}, 'batch_size is not read for sentences'),
+        ('sentences', {'teacher_weights': 'labels=1'}, 'teacher_weights labels is about labels and scores'),
         ('SST-2', {'teacher': 'none', 'gate_teacher': True}, 'gate_teacher needs a teacher'),
         ('SST-2', {'teacher_weights': 'labels=0,scores=0,states=0'}, 'all weights of recovery are 0'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
         ('sentences', {'data': None}, 'needs --data'),
-        (
-            'sentences',
-            {'teacher_weights': 'states=0,embeddings=0'},
-            'all weights of recovery are 0',  # those that it does not read keep their defaults
-        ),
+        ('sentences', {'teacher_weights': 'last=0,cosines=0,embeddings=0'}, 'all weights of recovery are 0'),
     ],
 )
 def test_contradictory_settings_are_refused(place, models, tmp_path, name, more, message):
@@ -398,7 +396,7 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
     refused('has the head of SST-2; leave --task out', name='sentences', model=str(models['SST-2']))
     refused('few.txt: 5 sentences, and at least 40', name='sentences', data=str(few))
     refused('evaluation_limit must be at least 10', name='sentences', evaluation_limit=2)
-    refused('one sentence in a pass', name='sentences', batch_size=2, accumulate=2)
+    refused('one sentence in a pass', name='sentences', batch_tokens=16, accumulate=2)
 
 
 @pytest.mark.parametrize('lines, held', [(40, 10), (80, 10), (300, 15)])
@@ -467,8 +465,6 @@ def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
     more.update(learning_rate=1e-3)
-    if task == 'sentences':
-        more.update(teacher_weights='embeddings=0,cosines=1')  # pairs are compared within a share
     done = horovodrun('finetune/run_prune.py', *words_of(place, models, task, tmp_path / 'two', **more))
     assert done.returncode == 0, done.stderr
     prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))
@@ -506,7 +502,7 @@ def test_embeddings_are_learnt_from_a_teacher_of_another_width(place, models, tm
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
     monkeypatch.setattr(distillation, 'TeacherStates', None)
-    more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'states=0'}
+    more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'last=0,cosines=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
     prune_task(recipe_for(place, models, 'sentences', tmp_path / 'run', **more))
     trained = losses_of(tmp_path / 'run')

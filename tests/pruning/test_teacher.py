@@ -8,7 +8,7 @@ import pytest
 from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
 from helpers.tiny import contents, network, saved_model, write_saved_model
 
-from gluon_optbert.architecture.parameters import PARTS
+from gluon_optbert.architecture.parameters import PARTS, WORDS
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
@@ -209,9 +209,25 @@ def test_a_run_on_states_resumes_to_the_same_bits(
 
 
 def test_an_encoder_without_heads_is_refused_where_they_are_needed(shards_directory, encoder, tmp_path):
-    with pytest.raises(ValueError, match='--gate-teacher --teacher parent'):
-        prune(recipe_for(shards_directory, encoder, tmp_path / 'run'))
+    with pytest.raises(ValueError, match='--labels none'):
+        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', labels='mlm'))
     assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('method', ['alpha', 'fisher'])
+def test_an_encoder_without_heads_is_pruned_without_labels_by_default(
+    shards_directory, encoder, tmp_path, method
+):
+    more = {'method': method, 'targets': (0.8,), 'prune': 'akvf', 'precision': 'float32'}
+    made = []
+    for name, labels in (('default', None), ('none', 'none')):
+        prune(recipe_for(shards_directory, encoder, tmp_path / name, labels=labels, **more))
+        made.append(contents(tmp_path / name / 'round-1' / 'model')['model.params'])
+        recovery = records(tmp_path / name, 'recovery')[0]
+        assert {'last', 'embeddings', 'cosine_distance'} <= set(recovery) and 'mlm' not in recovery
+    assert made[0] == made[1]
+    words = [read_model(tmp_path / 'none' / f'round-{i}' / 'model').parameters[WORDS] for i in (0, 1)]
+    assert np.array_equal(*words)  # h stayed whole
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from gluon_optbert.tasks.features import (
     BATCHINGS,
     PASS_COST,
+    WIDTHS,
     Features,
     bucket_width,
     evaluation_batches,
+    fewest_rows,
     length_buckets,
     pair,
     steps_per_epoch,
@@ -139,6 +141,52 @@ def test_batches_hold_like_lengths():
         batch.input_ids.size for batch in take(training_batches(instances, batch_size=16, seed=1), 50)
     )
     assert padded < 1.2 * len(instances.ids)
+
+
+@given(
+    st.lists(st.integers(1, 90), min_size=1, max_size=80),
+    st.sampled_from([24, 96, 384]),
+    st.integers(1, 3),
+    st.integers(1, 2),
+)
+def test_batches_of_so_many_tokens_hold_every_instance_once_an_epoch(lengths, tokens, workers, passes):
+    """In few shapes, and on two workers the same rows in the same passes as on one."""
+    instances = Features.of([(range(length), length) for length in lengths])
+    common = {'tokens': tokens, 'seed': 1, 'passes': passes}
+    count, longest = steps_per_epoch(instances, 1, tokens), max(lengths)
+    whole = take(training_batches(instances, **common), 2 * count)
+    again = take(training_batches(instances, **common, start=count), count)
+    assert all((one.rows == other.rows).all() for one, other in zip(whole[count:], again))
+    for epoch in (whole[:count], whole[count:]):
+        seen = np.concatenate([batch.rows[batch.weights > 0] for batch in epoch])
+        assert sorted(seen) == list(range(len(lengths)))
+    parts = [
+        take(training_batches(instances, **common, rank=rank, workers=workers), count)
+        for rank in range(workers)
+    ]
+    for batch, *shares in zip(whole, *parts):
+        width = batch.input_ids.shape[1]
+        assert width in (*WIDTHS, longest) and batch.valid_length.max() <= width <= longest
+        assert len(batch.rows) == -(-max(1, tokens // width) // passes) * passes
+        assert len({share.input_ids.shape for share in shares}) == 1
+        for i in range(passes):
+            split = [
+                np.split(share.rows, passes)[i][np.split(share.weights, passes)[i] > 0] for share in shares
+            ]
+            if len(batch.rows) % (workers * passes) == 0:
+                own = np.split(batch.rows, passes)[i][np.split(batch.weights, passes)[i] > 0]
+                assert sorted(np.concatenate(split)) == sorted(own)
+        rows = np.concatenate([share.rows[share.weights > 0] for share in shares])
+        assert sorted(rows) == sorted(batch.rows[batch.weights > 0])
+    full = [batch for batch in whole if batch.weights.all()]
+    assert min((len(batch.rows) for batch in full), default=tokens) >= fewest_rows(instances, tokens)
+
+
+def test_texts_that_are_left_of_a_width_fill_the_next():
+    instances = Features.of([(range(length), length) for length in [5] * 9 + [12] * 5 + [30] * 3])
+    batches = take(training_batches(instances, tokens=64, seed=1), steps_per_epoch(instances, 1, 64))
+    shapes = sorted((batch.input_ids.shape, int(batch.weights.sum())) for batch in batches)
+    assert shapes == [((2, 30), 1), ((2, 30), 2), ((2, 30), 2), ((4, 16), 4), ((8, 8), 8)]
 
 
 def test_random_batches_hold_any_lengths():

@@ -14,19 +14,23 @@ from gluon_optbert.network.running import feed_of
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.distances import (
+    RelationDivergence,
+    ScoreDivergence,
+    check_pairs,
+    cosine_distance,
+    directions_of,
+    similarity_difference,
+)
 from gluon_optbert.training.distillation import (
     OF_STATES,
     Distillation,
     Match,
-    ScoreDivergence,
     StateMatching,
     Teacher,
     TeacherStates,
     Weights,
-    check_pairs,
     check_teacher,
-    cosine_distance,
-    similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
@@ -91,7 +95,7 @@ def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
     teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
     loss = objective(shards_directory, student, teacher, Match.whole(network()))
     batch = next(loss.batches(PHASE, 0))
-    outputs = loss.model(*feed_of(batch, INPUTS).values()), loss.teacher.outputs(batch, slice(None))
+    outputs = loss.model(*feed_of(batch, INPUTS).values()), loss.teacher.outputs(batch, slice(None)).heads
     own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
     divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
     assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
@@ -117,7 +121,7 @@ def test_states_of_a_mean_network_are_one_variance_away_in_every_layer(shards_di
     match = Match.after(np.arange(8), [0, 1], 2)
     loss = objective(shards_directory, student, teacher, match)
     batch = next(loss.batches(PHASE, 0))
-    states, _ = loss.teacher.outputs(batch, slice(None))
+    states, *_ = loss.teacher.outputs(batch, slice(None))
     wanted = sum(
         (state.asnumpy() ** 2).sum() / (batch.token_total * 8) / variance
         for state, variance in zip(states, loss._states._variances)
@@ -131,7 +135,7 @@ def test_narrower_student_is_compared_on_the_units_and_layers_that_it_has(shards
     units = np.array([0, 2, 3, 6, 7])
     loss = objective(shards_directory, student, teacher, Match.after(units, [0, 2], 3))
     batch = next(loss.batches(PHASE, 0))
-    states, _ = loss.teacher.outputs(batch, slice(None))
+    states, *_ = loss.teacher.outputs(batch, slice(None))
     own = loss.model(*feed_of(batch, INPUTS).values())[0]
     wanted = 0.0
     for layer, state in zip((0, 0, 1), states):
@@ -188,8 +192,10 @@ def test_similarities_are_compared_over_all_pairs_of_sentences():
         means /= np.linalg.norm(means, axis=1, keepdims=True)
         return means @ means.T
 
-    def value(*arrays):
-        return similarity_difference(*(mx.nd.array(array) for array in arrays)).asscalar()
+    def value(student, teacher, valid, weights):
+        valid, weights = mx.nd.array(valid), mx.nd.array(weights)
+        directions = (directions_of(mx.nd.array(states), valid) for states in (student, teacher))
+        return similarity_difference(*directions, weights, Workers()).asscalar()
 
     gap = (cosines(student) - cosines(teacher)) ** 2
     assert value(student, teacher, valid, np.ones(3)) == pytest.approx(gap.sum() / 2, rel=1e-4)
@@ -203,7 +209,9 @@ def test_cosine_distance_is_that_of_the_units_that_stayed():
     student, teacher = (random.normal(size=(3, 4, width)) for width in (3, 7))
 
     def value(*arrays):
-        return cosine_distance(*(mx.nd.array(array) for array in arrays)).asscalar()
+        student, teacher, units, weights = map(mx.nd.array, arrays)
+        directions = (directions_of(states, 4 * mx.nd.ones(3)) for states in (student, teacher))
+        return cosine_distance(*directions, units, weights).asscalar()
 
     means = student.mean(axis=1), teacher.mean(axis=1)[:, units]
     cosines = (means[0] * means[1]).sum(axis=1) / np.prod([np.linalg.norm(one, axis=1) for one in means], 0)
@@ -211,12 +219,71 @@ def test_cosine_distance_is_that_of_the_units_that_stayed():
     assert value(teacher[:, :, units] * 3, teacher, units, weights) == pytest.approx(0, abs=1e-6)
 
 
+def test_the_gradient_of_similarities_is_that_of_both_sentences():
+    """Each worker has the embeddings of the others as constants, and yet all gradients come together."""
+    random = np.random.RandomState(5)
+    own, wanted = (random.normal(size=(4, width)) for width in (3, 6))
+    own, wanted = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (own, wanted))
+    student = mx.nd.array(own)
+    student.attach_grad()
+    with mx.autograd.record():
+        loss = similarity_difference(student, mx.nd.array(wanted), mx.nd.ones(4), Workers())
+    loss.backward()
+    gap = own @ own.T - wanted @ wanted.T
+    np.testing.assert_allclose(student.grad.asnumpy(), 4 * gap @ own / 3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('widths', [(6, 6, 4), (5, 5, 7)])
+def test_relations_of_any_widths_are_compared_by_their_divergence(widths):
+    """Zeros that fill a head up change none of its products."""
+    random, heads, valid = np.random.RandomState(4), 3, [4, 2]
+    student = [random.normal(size=(2, 4, width)) for width in widths]
+    teacher = [random.normal(size=(2, 4, 9)) for _ in widths]
+    found = RelationDivergence(heads)(
+        *([mx.nd.array(one) for one in both] for both in (student, teacher)),
+        mx.nd.array(valid),
+        mx.nd.array([1, 1]),
+    )
+
+    def relations(units, length):
+        width = units.shape[-1]
+        missing = -width % heads
+        parts = np.split(np.pad(units, [(0, 0), (0, missing)])[:length], heads, axis=1)
+        return np.stack([log_softmax(part @ part.T / (width / heads) ** 0.5, axis=-1) for part in parts])
+
+    wanted = 0.0
+    for one, other in zip(student, teacher):
+        for row, length in enumerate(valid):
+            own, right = relations(one[row], length), relations(other[row], length)
+            wanted += (np.exp(right) * (right - own)).sum() / heads / 3
+    assert float(found.asscalar()) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_every_part_of_states_alone_is_learnt_and_is_nothing_between_equal_networks(shards_directory):
+    student, teacher = (saved_model(network((2, 4, 4, 16), (1, 3, 5, 8)), seed=seed) for seed in (5, 6))
+    weights = Weights(0, 0, states=0, last=0.5, embeddings=20, cosines=1, relations=2)
+    for one, equal in ((student, False), (teacher, True)):
+        loss = StateMatching(
+            build(
+                one.architecture, one.parameters, use_decoder=False, use_classifier=False, **weights.output
+            ),
+            Workers(),
+            Shards.open(shards_directory, split='train'),
+            teacher=Teacher(teacher, Workers(), heads=False, output=weights.output),
+            match=Match.whole(network()),
+            weights=weights,
+            phase=PHASE,
+        )
+        assert loss.weights == (0.5, 20, 1, 2)
+        parts = parts_of(loss)
+        assert list(parts) == ['last', 'embeddings', 'cosine_distance', 'relations']
+        assert all((abs(value) < 1e-5) == equal for value in parts.values())
+
+
 def test_passes_of_one_sentence_are_refused():
-    check_pairs(8, 2, 2)
-    with pytest.raises(
-        ValueError, match='2 workers with --accumulate 4 and --batch-size 8 have one sentence'
-    ):
-        check_pairs(8, 4, 2)
+    check_pairs(8, 4)
+    with pytest.raises(ValueError, match='with --accumulate 8 a batch of 8 has one sentence'):
+        check_pairs(8, 8)
 
 
 def test_instances_that_fill_a_batch_up_do_not_count_in_the_variances(shards_directory):
