@@ -14,13 +14,16 @@
 Runs. Each of these functions runs one recipe. Give the fields of the recipe as keywords. Or give first the
 name of a packaged recipe, a YAML file or a recipe object; keywords then override its fields. One
 `ValueError` lists everything that is wrong with a recipe. Each function is also a command, with the fields
-as flags.
+as flags. Those that make networks give a `Run`, with `.model`, `.rounds` and `.table()`. `report` gives a
+page of runs, and `plot_widths` draws them.
 
 {runs}
 
-Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
-the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX.
-`Predictor` predicts with the export of a fine-tuned model, and gives embeddings with that of an encoder.
+Models. `read_model` and `write_model` read and write model directories. A `Model`, which is a `SavedModel`,
+has the architecture, the parameters as NumPy arrays and the vocabulary. `from_transformers` takes one from
+memory, and `Model.to_transformers` gives it back. `export` writes a model for plain MXNet and ONNX.
+`Predictor` predicts with the export of a fine-tuned model, and gives embeddings with that of an encoder;
+`embed` and `score` take networks in memory as well.
 
 Parts of Algorithm 1. `train_gates` trains the gates alpha by `GateSettings`, `select_units` selects the units
 that stay, and `shrink` cuts the tensors.

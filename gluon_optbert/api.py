@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,10 @@ HOMES = {
     **{name: command.home for name, command in RUNS.items()},
     **{recipe: home for home, recipe in (command.recipe.split(':') for command in RUNS.values())},
     'export': 'api',
-    'read_model': 'network.saved_model',
+    **dict.fromkeys(
+        ('read_model', 'from_transformers', 'Model', 'Run', 'embed', 'score', 'report', 'plot_widths'),
+        'notebook',
+    ),
     'write_model': 'network.saved_model',
     'SavedModel': 'network.saved_model',
     'Predictor': 'deployment.predictor',
@@ -33,9 +37,12 @@ HOMES = {
     'LatencyCost': 'architecture.cost',
 }
 # the names that need MXNet; others may need it later
-_OF_MXNET = {'export', 'train_gates'}.union(
+_OF_MXNET = {'export', 'train_gates', 'report', 'from_transformers'}.union(
     *((name, run.recipe.partition(':')[2]) for name, run in RUNS.items() if run.mxnet)
 )
+
+
+_MAKE_NETWORKS = RUNS.keys() - {'make_shards', 'verify'}
 
 
 class Format(NamedTuple):
@@ -91,15 +98,27 @@ def _found(place: str) -> Any:
 def run_of(run: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
     """The function `run` of a recipe, for callers who give the recipe's fields as keywords.
 
-    Keywords that `run` takes itself, such as ``progress``, are passed on.
+    Keywords that `run` takes itself, such as ``progress``, are passed on. Runs and networks stand for their
+    paths. A run that makes networks gives a `Run`, and needs no output.
     """
     own = [one for one in inspect.signature(run).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    makes = run.__name__ in _MAKE_NETWORKS
 
     @functools.wraps(run)
     def called(recipe: Any = None, **given: Any) -> Any:
+        from .notebook import Run, given_on_disk, said_in_python
+
         options = {one.name: given.pop(one.name) for one in own if one.name in given}
-        with remedied():
-            return run(recipe_of(cls, recipe, given), **options)
+        with said_in_python():
+            values, place = _values(cls, recipe), None
+            if makes and 'output' not in {**values, **given}:
+                place = tempfile.TemporaryDirectory(prefix=f'{run.__name__}-')
+                given['output'] = str(Path(place.name) / 'run')
+            filled = recipe_of(
+                cls, recipe, given_on_disk(given, Path({**values, **given}.get('output', 'run')))
+            )
+            result = run(filled, **options)
+        return Run(filled, result, place) if makes else result
 
     known = {one.name for one in own}
     called.__signature__ = inspect.Signature(
@@ -110,7 +129,11 @@ def run_of(run: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
                 inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if field.is_required() else field.default,
+                    default=None
+                    if name == 'output' and makes
+                    else inspect.Parameter.empty
+                    if field.is_required()
+                    else field.default,
                 )
                 for name, field in cls.model_fields.items()
                 if name not in known
@@ -144,12 +167,20 @@ def recipe_of(cls: type[Any], recipe: Any, given: Mapping[str, Any]) -> Any:
     TypeError
         If `recipe` is something else.
     """
-    from .runs.recipe import check_alternatives, fill, find_recipe, overridden, read_yaml
+    from .runs.recipe import fill, overridden
+
+    if isinstance(recipe, cls) and not given:
+        return recipe
+    source = str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
+    return fill(cls, overridden(cls, _values(cls, recipe), given), source=source)
+
+
+def _values(cls: type[Any], recipe: Any) -> dict[str, Any]:
+    """The fields of what stands for a recipe of type `cls`; errors as of `recipe_of`."""
+    from .runs.recipe import check_alternatives, find_recipe, read_yaml
 
     values: dict[str, Any] = {}
     if isinstance(recipe, cls):
-        if not given:
-            return recipe
         values = dict(recipe)
     elif isinstance(recipe, (str, Path)):
         values = read_yaml(find_recipe(recipe))
@@ -159,8 +190,7 @@ def recipe_of(cls: type[Any], recipe: Any, given: Mapping[str, Any]) -> Any:
             f'a recipe is a {cls.__name__}, the name of a recipe or of its file, or keywords; found '
             f'{type(recipe).__name__}'
         )
-    source = str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
-    return fill(cls, overridden(cls, values, given), source=source)
+    return values
 
 
 def export(
@@ -170,8 +200,8 @@ def export(
 
     Parameters
     ----------
-    model : str, Path or SavedModel
-        A model directory or what `read_model` gives, with gates or without.
+    model : str, Path, SavedModel or Run
+        A model directory, what `read_model` gives, with gates or without, or a run that made a network.
     output : str or Path
         Directory to write.
     format : str
@@ -198,18 +228,21 @@ def export(
     """
     if format not in FORMATS:
         raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
-    with remedied():
+    from .notebook import Run, said_in_python
+
+    with said_in_python():
         from .cutting.selection import read_alphas
         from .cutting.shrink import without_gates
         from .deployment.lineage import Lineage, before_gates, lineage_of
         from .network.saved_model import read_model
 
         write = _found(FORMATS[format].writer)
-    saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
-    if isinstance(model, (str, Path)):
-        options.setdefault('lineage', lineage_of(saved, Path(model)))
-    if alphas:
-        options['lineage'] = before_gates(options.get('lineage') or Lineage())
-    gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
-    saved = without_gates(saved, gates, h_gate=h_gate)
-    return write(saved, Path(output), **FORMATS[format].told, **options)
+        model = model.directory if isinstance(model, Run) else model
+        saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
+        if isinstance(model, (str, Path)):
+            options.setdefault('lineage', lineage_of(saved, Path(model)))
+        if alphas:
+            options['lineage'] = before_gates(options.get('lineage') or Lineage())
+        gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
+        saved = without_gates(saved, gates, h_gate=h_gate)
+        return write(saved, Path(output), **FORMATS[format].told, **options)

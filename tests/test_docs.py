@@ -182,6 +182,7 @@ def test_every_python_example_is_run_here():
         'exports.md': 6,  # the last one is run by Transformers, in tests/deployment
         'extending.md': 4,
         'pruning.md': 1,
+        'python.md': 2,  # tests/test_notebook.py runs what they call
         'text_to_shards.md': 1,
     }
 

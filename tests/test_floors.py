@@ -48,7 +48,8 @@ LIBRARIES = {
     'reporting': {'jinja2', 'markupsafe', 'matplotlib', 'numpy', 'pydantic', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'pydantic'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'pydantic', 'safetensors', 'tokenizers'},
-    'deployment': {'jinja2', 'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'},
+    'deployment': {'jinja2', 'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'}
+    | {'tokenizers', 'torch', 'transformers'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
     'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
     'pruning': {'filelock', 'jinja2', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
@@ -58,7 +59,7 @@ LIBRARIES = {
 }
 OF_THE_SERVICE = LIBRARIES['serving'] - {'pydantic'}
 # Of whoever predicts; they may be missing where the tests run.
-NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}
+NOT_HERE = {'onnxruntime', 'openvino', 'torch', 'transformers', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 # what loads without MXNet and the libraries of training, in rooms that need them otherwise
 PREDICTING = [

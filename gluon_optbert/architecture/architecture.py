@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class LayerDims:
     f: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Architecture:
     """Everything that decides what a BERT computes from its parameters: widths and the LayerNorm epsilon.
 
@@ -87,6 +88,29 @@ class Architecture:
         problems += epsilon_problems(self.layer_norm_eps)
         if problems:
             raise ValueError('architecture: ' + '; '.join(problems))
+
+    def __repr__(self) -> str:
+        from .cost import ParameterCost, count_flops  # which prices architectures
+
+        size, flops = ParameterCost().cost(self), sum(count_flops(self, 128).values())
+        return (
+            f'{len(self.layers)} layers, {self.widths_line}\n'
+            f'{size / 1e6:.4g} M parameters of embeddings and encoder, {flops / 1e9:.3g} GFLOPs of 128 '
+            'tokens\n'
+            f'{self.vocab_size:,} tokens, {self.max_length:,} positions, {self.token_types} token type(s)'
+        )
+
+    def _repr_html_(self) -> str:
+        return described_html(self, self)
+
+    @property
+    def widths_line(self) -> str:
+        """The widths on one line, from the smallest to the largest of all layers: ``h=756 a=11-12 k=64``."""
+        words = [f'h={self.h}'] + ([] if self.e is None else [f'e={self.e}'])
+        for letter in 'akvf' if self.layers else '':
+            least, most = (bound(getattr(layer, letter) for layer in self.layers) for bound in (min, max))
+            words.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
+        return ' '.join(words)
 
     @property
     def embedding_width(self) -> int:
@@ -189,6 +213,17 @@ class Architecture:
     def read(cls, path: Path) -> Architecture:
         """The architecture of a JSON file; raises ValueError like `from_dict`, or FileNotFoundError."""
         return cls.from_dict(read_json(path), source=str(path))
+
+
+def described_html(value: Any, architecture: Architecture) -> str:
+    """What the `repr` of a value says, as HTML, above the widths of an architecture by layer."""
+    rows = [
+        f'<th>{i}</th>' + ''.join(f'<td>{width}</td>' for width in dataclasses.astuple(layer))
+        for i, layer in enumerate(architecture.layers, 1)
+    ]
+    head = '<th>layer</th><th>a (heads)</th><th>k (keys)</th><th>v (values)</th><th>f (filters)</th>'
+    body = ''.join(f'<tr>{row}</tr>' for row in [head, *rows])
+    return f'<pre>{html.escape(repr(value))}</pre><table>{body}</table>'
 
 
 def epsilon_problems(value: Any) -> list[str]:

@@ -274,26 +274,30 @@ def score(argv=None):
     Predictions are what tools/predict.py prints; or a submission of GLUE, with the columns index and
     prediction; or SQuAD's predictions.json, texts by question id.
     """
-    from ..tasks.metrics import majority_score
-    from ..tasks.scoring import score_squad, score_task, squad_version
-    from ..tasks.task import find_task
-
     words = ['--task', 'SQuAD2.0', '--predictions', 'predictions.json', '--data', 'squad/dev-v2.0.json']
     recipe = parse(
         ScoreRecipe, argv, description=score.__doc__, example=line('optbert-score', *words), positional=''
     )
+    print('\n'.join(scores_of(recipe)[1]))
+
+
+def scores_of(recipe: ScoreRecipe) -> tuple[dict[str, float], list[str]]:
+    """The scores, in percent, and lines for people on them."""
+    from ..tasks.metrics import majority_score
+    from ..tasks.scoring import score_squad, score_task, squad_version
+    from ..tasks.task import find_task
+
     version = squad_version(recipe.task)
     if version is not None:
         scores, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
-        for note in notes:
-            print(f'note: {note}')
-        print(f'SQuAD {version}: {shown(scores)}')
-        return
+        return scores, [*(f'note: {note}' for note in notes), f'SQuAD {version}: {shown(scores)}']
     task = find_task(recipe.task)
     scores, examples = score_task(task, recipe.data, recipe.predictions)
-    print(f'{task.name}, {len(examples)} rows: {shown(scores)}')
     constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
-    print(f'{constant}: {shown(majority_score(task.metrics, examples.labels))}')
+    return scores, [
+        f'{task.name}, {len(examples)} rows: {shown(scores)}',
+        f'{constant}: {shown(majority_score(task.metrics, examples.labels))}',
+    ]
 
 
 def shown(scores):

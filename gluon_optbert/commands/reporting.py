@@ -104,14 +104,8 @@ def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) ->
     return verdict(networks, timing=timing) or ''
 
 
-@command
-def report(argv=None):
-    """Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and
-    everything else about runs, models, results and tables. The page opens from disk and loads nothing.
-    """
-    example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
-    recipe = parse(ReportRecipe, argv, description=report.__doc__, example=example, positional='runs')
-    refuse_existing(recipe.output)
+def page_of(recipe: ReportRecipe) -> str:
+    """The page of a report, as HTML; FileNotFoundError or ValueError if a path is of no kind it tells of."""
     for path in recipe.runs:
         if (path / SYMBOL).is_file():
             raise ValueError(f'{path} is an export; give the model directory that was exported')
@@ -127,12 +121,23 @@ def report(argv=None):
             if (path / 'rounds.json').is_file()
         ]
         beside = side_by_side(runs)
-    content = page(
+    return page(
         f'Report: {", ".join(labels)}',
         ([beside] if beside else []) + chapters,
         opening=opening(recipe, labels, runs),
         note=environment(),
     )
+
+
+@command
+def report(argv=None):
+    """Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and
+    everything else about runs, models, results and tables. The page opens from disk and loads nothing.
+    """
+    example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
+    recipe = parse(ReportRecipe, argv, description=report.__doc__, example=example, positional='runs')
+    refuse_existing(recipe.output)
+    content = page_of(recipe)
     write_file(recipe.output, content.encode('utf-8'))
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')
 

@@ -19,6 +19,7 @@ DROPOUT = 0.1  # of fine-tuning, BERT's
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
+INPUT_NAMES = ['input_ids', 'token_type_ids', 'attention_mask']
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -188,7 +189,7 @@ def write_hub_files(
     tokenizer_config = {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
         'model_max_length': max_length,
-        'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
+        'model_input_names': INPUT_NAMES,
         'do_lower_case': settings.lowercase,
         'strip_accents': settings.strip_accents,
         'tokenize_chinese_chars': settings.handle_chinese_chars,

@@ -5,6 +5,7 @@ others get ONNX files, and need no code of this package."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..importing.name_maps import PREFIX, names_in
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
+from ..text.tokenizer import settings_of
 from .description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
 from .export import (
     ONNX_DIFFERENCES,
@@ -34,7 +36,18 @@ from .export import (
     refuse,
     untrained_parts,
 )
-from .hub import CODE, bert_config, is_plain, transformers_config, write_hub_files, write_json
+from .hub import (
+    AUTO,
+    CODE,
+    INPUT_NAMES,
+    SPECIAL,
+    bert_config,
+    is_plain,
+    tokenizer_json,
+    transformers_config,
+    write_hub_files,
+    write_json,
+)
 from .instances import Instance
 from .lineage import Lineage
 from .model_card import check_license, write_card
@@ -116,6 +129,50 @@ def export_transformers(
             staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
         )
     return {}
+
+
+def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, Any]:
+    """A network and its tokenizer as objects of Transformers, with copies of its numbers.
+
+    The network is what Transformers loads from a directory that `export_transformers` writes; its parameters
+    and errors are as there.
+    """
+    import tokenizers
+    import torch
+    import transformers
+
+    saved = without_gates(saved)
+    kind = kind_of(saved, head)
+    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
+    untrained = untrained_parts(saved, kind)
+    config = transformers_config(saved.architecture, known, kind, untrained=untrained)
+    config['pad_token_id'] = saved.vocabulary[saved.vocabulary.padding_token]
+    (name,) = config['architectures']
+    if is_plain(saved.architecture):
+        network = getattr(transformers, name)(transformers.BertConfig(**config))
+    else:
+        from .hub_code import modeling_optbert as code
+
+        network = getattr(code, name)(code.OptBertConfig(**config))
+        code.OptBertConfig.register_for_auto_class()
+        type(network).register_for_auto_class(next(auto for auto in AUTO if name.endswith(AUTO[auto])))
+    arrays = {
+        there: torch.tensor(np.asarray(saved.parameters[here], np.float32))
+        for here, there in names_there(saved, kind).items()
+    }
+    missing, unknown = network.load_state_dict(arrays, strict=False)
+    left = {name for name in missing if not name.startswith('cls.predictions.decoder.')}  # which are tied
+    if left or unknown:
+        raise NotEqual(f'{name}: Transformers has other tensors: {", ".join([*sorted(left), *unknown])}')
+    words = json.dumps(tokenizer_json(saved.vocabulary))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(words),
+        model_max_length=saved.architecture.max_length,
+        model_input_names=INPUT_NAMES,
+        do_lower_case=settings_of(saved.vocabulary).lowercase,
+        **SPECIAL,
+    )
+    return network.eval(), tokenizer
 
 
 # Optimum and sentence-transformers

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..architecture.architecture import Architecture
+from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
 from ..network.inputs import TOKEN_INPUTS
 from ..runs.mxnet_arrays import is_finite
@@ -232,6 +232,17 @@ class Predictor:
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
         self.problem: str | None = None
+
+    def __repr__(self) -> str:
+        deployment = self._deployment
+        what = deployment.head.described if deployment.head.outputs else f'an export of {deployment.kind}'
+        return (
+            f'predictor for {what}\n{deployment.architecture!r}\n'
+            f'{self.engine}, {self.threads} thread{"s" * (self.threads > 1)}'
+        )
+
+    def _repr_html_(self) -> str:
+        return described_html(self, self._deployment.architecture)
 
     def outputs(
         self,

@@ -278,13 +278,9 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
 def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
     """Lines for people: what was read, dropped, made up and written, and what to know of it."""
     model, head = imported.model, imported.model.head
-    layers, widths = model.architecture.layers, [f'h={model.architecture.h}']
-    widths += [] if model.architecture.e is None else [f'e={model.architecture.e}']
-    for letter in 'akvf' if layers else '':
-        least, most = (bound(getattr(layer, letter) for layer in layers) for bound in (min, max))
-        widths.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
     lines = [
-        f'read a {imported.form} checkpoint: {len(layers)} layers, {" ".join(widths)}, '
+        f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
+        f'{model.architecture.widths_line}, '
         f'{len(model.vocabulary)} tokens, '
         f'{ParameterCost().cost(model.architecture) / 1e6:.1f} M parameters of embeddings and encoder'
     ]

@@ -121,9 +121,15 @@ def read_source(
     )
 
 
-def read_hugging_face(directory: Path, vocabulary: Path | None = None, *, as_is: bool = False) -> Source:
+def read_hugging_face(
+    directory: Path,
+    vocabulary: Path | None = None,
+    *,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    as_is: bool = False,
+) -> Source:
     """A Hugging Face directory: ``config.json``, the tokenizer, and safetensors or PyTorch's ``.bin``, in one
-    file or several.
+    file or several; its weights are `arrays` where these are given.
     """
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
@@ -136,9 +142,9 @@ def read_hugging_face(directory: Path, vocabulary: Path | None = None, *, as_is:
         'pytorch_model.bin.index.json': partial(read_sharded, read=read_torch),
     }
     present = [name for name in readers if (directory / name).is_file()]
-    if not present:
+    if not present and arrays is None:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
-    arrays = readers[present[0]](directory / present[0])
+    arrays = readers[present[0]](directory / present[0]) if arrays is None else arrays
     if arrays and all(name.startswith(WRAPPED) for name in arrays):
         arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
         notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..architecture.architecture import Architecture
+from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
 from ..runs.files import check_manifest, new_directory, read_json, write_manifest
@@ -34,7 +34,7 @@ WEIGHTS = 'model.params'
 _FILES = ('architecture.json', WEIGHTS, 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SavedModel:
     """The content of a model directory.
 
@@ -61,6 +61,18 @@ class SavedModel:
     progress: Progress = Progress()
     alphas: Alphas | None = None
     head: Head = PRETRAINING
+
+    def __repr__(self) -> str:
+        lines = [f'network for {self.head.described}{", with gates" if self.alphas else ""}']
+        scores, measured = self.progress.more.get('scores'), self.progress.measured
+        if isinstance(scores, Mapping):  # of fine-tuning
+            lines.append(', '.join(f'{name} {value:.2f}' for name, value in scores.items()))
+        elif measured is not None:
+            lines.append(measured.described)
+        return '\n'.join([lines[0], repr(self.architecture), *lines[1:]])
+
+    def _repr_html_(self) -> str:
+        return described_html(self, self.architecture)
 
 
 def check_folded(model: SavedModel, name: object) -> None:

@@ -31,7 +31,7 @@ _OF_CUT = ('before', 'after_cut', 'after_reconstruction')
 _FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Round:
     """Results of a round; round 0 is the network that went in.
 
@@ -69,6 +69,13 @@ class Round:
     state_difference: float | None = None
     started_from: str | None = None
     difference_errors: Mapping[str, float] | None = None
+
+    def __repr__(self) -> str:
+        measured = '' if self.recovered is None else f', {self.recovered.described}'
+        return (
+            f'<round {self.round}: {self.parameters / 1e6:.2f} M parameters, {self.architecture.widths_line}'
+            f'{measured}>'
+        )
 
     @property
     def start(self) -> Measured | None:

@@ -1,4 +1,4 @@
-"""Progress of long work for people: a bar on a terminal, lines elsewhere."""
+"""Progress of long work for people: a bar on a terminal or in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psutil
-from tqdm import tqdm
+from tqdm.asyncio import tqdm_asyncio
+from tqdm.auto import tqdm
 
+IN_NOTEBOOK = tqdm is not tqdm_asyncio  # one that shows tqdm's own bar
 _RULES = {'-': '---', 'l': ':---', 'c': ':---:', 'r': '---:'}
 
 
@@ -59,7 +61,8 @@ _FORKED = '--multiprocessing-fork'  # a word in the command line of the process 
 
 
 class Display:
-    """The steps of something long: a bar on a terminal, and elsewhere a line at the beginning.
+    """The steps of something long: a bar on a terminal or in a notebook, and elsewhere a line at the
+    beginning.
 
     Parameters
     ----------
@@ -80,7 +83,9 @@ class Display:
         self._start, self._began, self._quiet = start, time.monotonic(), quiet
         self._bar: tqdm | None = None
         width = None if quiet else columns()
-        if width is not None:
+        if IN_NOTEBOOK and not quiet:
+            self._bar = tqdm(total=total, initial=start, desc=title, unit=unit, unit_scale=total > 10**6)
+        elif width is not None:
             # a terminal of its own may change its width, unless it does not say it
             own = sys.stderr.isatty() and os.get_terminal_size(2).columns > 0
             self._bar = tqdm(
@@ -170,7 +175,7 @@ def counting(title: str, total: int, *, unit: str = 'step', seconds: float = 10.
         Between two lines.
     """
     with Display(title, total, unit=unit) as display:
-        if columns() is None:
+        if columns() is None and not IN_NOTEBOOK:
             display.say(f'{title}: {total:,} {unit}{"" if total == 1 else "s"}')
         yield Counting(display, seconds)
 

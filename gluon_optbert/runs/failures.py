@@ -34,6 +34,8 @@ REMEDIES = {
     },
     'onnxruntime': f'ONNX Runtime is not installed: {_SERVE}',
     'openvino': 'OpenVINO is not installed: pip install gluon_optbert[openvino] installs it',
+    'torch': 'PyTorch is not installed: pip install torch transformers installs what crosses to Transformers',
+    'transformers': 'Transformers is not installed: pip install torch transformers installs it',
     'fastapi': f'FastAPI, a part of the service, is not installed: {_SERVE}',
     'uvicorn': f'uvicorn, a part of the service, is not installed: {_SERVE}',
     'markdown_it': f'markdown-it-py, a part of the service, is not installed: {_SERVE}',

@@ -111,6 +111,11 @@ class HeldOut:
         return self.mlm_loss
 
     @property
+    def described(self) -> str:
+        """For people."""
+        return f'MLM loss {self.mlm_loss:.3f} on {self.instances:,} held-out instances'
+
+    @property
     def standard_error(self) -> float | None:
         """Of the MLM loss."""
         return self.mlm_standard_error
@@ -141,6 +146,11 @@ class TaskScores:
     metric: str
     instances: int
     standard_error: float | None = None
+
+    @property
+    def described(self) -> str:
+        """For people."""
+        return f'{self.metric} {self.value:.2f} on {self.instances:,} held-out instances'
 
     @property
     def value(self) -> float:

@@ -1,0 +1,441 @@
+"""What Python callers have and commands have not: runs and networks as objects, pages and plots of them, and
+networks of Transformers in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+import shlex
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .architecture.architecture import Architecture, described_html
+from .architecture.heads import PRETRAINING
+from .network.saved_model import SavedModel, write_model
+from .network.saved_model import read_model as read
+from .runs.display import markdown_table
+from .runs.failures import remedied
+from .runs.programs import COMMANDS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from .deployment.predictor import Predictor
+
+_BY_COMMAND = {
+    place: command.name for program, command in COMMANDS.items() for place in (program, command.script)
+}
+_NAMED = '|'.join(map(re.escape, sorted(_BY_COMMAND, key=len, reverse=True)))
+_LINE = re.compile(rf'(?:python |: )(?P<command>{_NAMED})(?P<words>(?: [^\s;)]+)+)')
+_FLAG = re.compile(r'(?<![\w-])--([a-z][a-z0-9-]*)(?: (?=[0-9]))?')
+
+
+def in_python(message: str) -> str:
+    """A message with arguments and functions in place of flags and commands: ``max_length=512`` for
+    ``--max-length 512``.
+    """
+
+    def call(found: re.Match) -> str:
+        given, words = [], shlex.split(found['words'])
+        while words:
+            word = words.pop(0)
+            if word.startswith('--'):
+                value = words.pop(0) if words and not words[0].startswith('--') else True
+                given.append(f'{word[2:].replace("-", "_")}={value!r}')
+            else:
+                given.append(repr(Path(word).stem if word.endswith('.yaml') else word))
+        start = ': ' if found[0].startswith(': ') else ''
+        return f'{start}opt.{_BY_COMMAND[found["command"]]}({", ".join(given)})'
+
+    def argument(found: re.Match) -> str:
+        return found[1].replace('-', '_') + ('=' if found[0].endswith(' ') else '')
+
+    message = _FLAG.sub(argument, _LINE.sub(call, message))
+    return re.sub(rf'(?<![\w/])({_NAMED})(?![\w/-])', lambda found: f'opt.{_BY_COMMAND[found[1]]}', message)
+
+
+@contextlib.contextmanager
+def said_in_python() -> Iterator[None]:
+    """Errors of the block name arguments, not flags, and say how to install a library that is missing."""
+    try:
+        with remedied():
+            yield
+    except ImportError:  # which names pip's flags
+        raise
+    except Exception as error:
+        error.args = tuple(in_python(one) if isinstance(one, str) else one for one in error.args)
+        if isinstance(problems := getattr(error, 'problems', None), list):
+            error.problems = list(map(in_python, problems))
+        raise
+
+
+# Networks
+
+
+class Model(SavedModel):
+    """A `SavedModel`, and what leads on from it."""
+
+    @classmethod
+    def of(cls, saved: SavedModel) -> Model:
+        """The same network."""
+        return cls(**{field.name: getattr(saved, field.name) for field in dataclasses.fields(saved)})
+
+    def to_transformers(self, head: str | None = None) -> tuple[Any, Any]:
+        """The network and its tokenizer as objects of Transformers; needs torch and transformers.
+
+        Plain widths give Transformers' own BERT, others the network of an export for Transformers, whose
+        ``save_pretrained`` writes its code beside it.
+
+        Parameters
+        ----------
+        head : str, optional
+            As of `export`: ``encoder`` or ``pretraining`` where there is no head of a task.
+
+        Returns
+        -------
+        model : transformers.PreTrainedModel
+            Its numbers are copies.
+        tokenizer : transformers.PreTrainedTokenizerFast
+        """
+        with said_in_python():
+            from .deployment.library_exports import as_transformers
+
+            return as_transformers(self, head)
+
+
+def read_model(directory: str | Path) -> Model:
+    """The network of a model directory.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If it is incomplete, was changed, or its parts do not fit each other.
+    """
+    with said_in_python():
+        return Model.of(read(Path(directory)))
+
+
+def from_transformers(model: Any, tokenizer: Any) -> Model:
+    """A BERT of Transformers that is in memory, as a network here; no weight is written to disk.
+
+    Heads of pre-training that the model lacks are random, as of an imported checkpoint.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A plain BERT with the head of `import_checkpoint` or none; or what `Model.to_transformers` gave.
+    tokenizer : transformers.PreTrainedTokenizer
+        That of the model.
+
+    Raises
+    ------
+    ValueError
+        Listing every tensor, width and setting that does not fit.
+    """
+    from .importing.convert import KNOWN_STEPS, convert, known
+    from .importing.sources import read_hugging_face
+
+    # bfloat16 has no NumPy
+    arrays = {name: tensor.detach().cpu().float().numpy() for name, tensor in model.state_dict().items()}
+    config = {**model.config.to_dict(), 'architectures': [type(model).__name__]}
+    with said_in_python(), tempfile.TemporaryDirectory() as place:
+        Path(place, 'config.json').write_text(json.dumps(config, default=str), encoding='utf-8')
+        tokenizer.save_pretrained(place)
+        try:
+            source = read_hugging_face(Path(place), arrays=arrays)
+            is_known = source.head == PRETRAINING and known(
+                str(config.get('_name_or_path')), source.architecture
+            )
+            made = convert(source, steps=KNOWN_STEPS if is_known else 0)
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(str(error).replace(f'{place}/', 'the model: ')) from error
+    for note in made.notes:
+        warnings.warn(note.replace(f'{place}/', ''), stacklevel=2)
+    return Model.of(made.model)
+
+
+# Runs
+
+
+class Table(str):
+    """Markdown, which a notebook shows as a table."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Run:
+    """A run that has made networks.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        As it was run.
+    result : object
+        What the function of the run gives: its rounds, its scores, or what was imported.
+    place : TemporaryDirectory, optional
+        That goes with this object, where no output was named.
+
+    Attributes
+    ----------
+    output : Path
+    """
+
+    def __init__(self, recipe: Any, result: Any, place: Any = None):
+        self.recipe, self.result, self.output, self._place = recipe, result, recipe.output, place
+
+    @property
+    def directory(self) -> Path:
+        """The model directory of `model`."""
+        from .commands.starting import models_in
+
+        return next(iter(models_in(self.output)), self.output)
+
+    @functools.cached_property
+    def model(self) -> Model:
+        """The network of the last round, or of the first seed."""
+        return read_model(self.directory)
+
+    @property
+    def rounds(self) -> list[Any]:
+        """Of pruning: the network that went in, and every round."""
+        return self.result if isinstance(self.result, list) else []
+
+    def table(self) -> Table:
+        """Rounds of pruning; scores of fine-tuning by seed, in percent; else widths by layer."""
+        if self.rounds:
+            first, names = self.rounds[0], ('before', 'after_cut', 'after_reconstruction', 'recovered')
+            names = [name for name in names if any(getattr(row, name) for row in self.rounds)]
+            metric = getattr(first.recovered, 'metric', 'MLM loss')
+            head = ['round', 'parameters', 'FLOPs', 'of the first']
+            head += [f'{metric} {name.replace("_", " ")}' for name in names]
+            rows = [
+                [row.round, f'{row.parameters / 1e6:.2f} M', f'{row.flops / 1e9:.2f} G']
+                + [f'{row.flops / max(1, first.flops):.0%}']
+                + [getattr(getattr(row, name), 'value', None) for name in names]
+                for row in self.rounds
+            ]
+        elif hasattr(self.result, 'runs'):
+            head = ['seed', *self.result.mean]
+            rows = [[run.seed, *run.scores.values()] for run in self.result.runs]
+            rows.append(['mean', *self.result.mean.values()])
+        else:
+            head = ['layer', 'a', 'k', 'v', 'f']
+            rows = [
+                [i, *dataclasses.astuple(layer)] for i, layer in enumerate(self.model.architecture.layers, 1)
+            ]
+        return Table(
+            markdown_table(
+                head, ([f'{one:.2f}' if isinstance(one, float) else one for one in row] for row in rows)
+            )
+        )
+
+    def __repr__(self) -> str:
+        rounds = f'{len(self.rounds) - 1} rounds of ' if self.rounds else ''
+        kind = type(self.recipe).__name__.removesuffix('Recipe')
+        return f'run, {rounds}{kind}, in {self.output}\n{self.model!r}'
+
+    def _repr_html_(self) -> str:
+        return described_html(self, self.model.architecture)
+
+
+def given_on_disk(values: dict[str, Any], output: Path | None) -> dict[str, Any]:
+    """The fields of a recipe with paths in place of runs and networks; a network in memory is written beside
+    the output of the run that reads it.
+    """
+    paths = dict(values)
+    for name, value in values.items():
+        if isinstance(value, Run):
+            paths[name] = value.directory if name in ('model', 'start', 'base') else value.output
+        elif isinstance(value, SavedModel) and output is not None:
+            paths[name] = output.with_name(f'{output.name}.{name}')
+            if not paths[name].exists():
+                write_model(paths[name], value)
+            elif not _is_same(read(paths[name]), value):
+                raise ValueError(f'{paths[name]} is another network than that of {name}; remove it')
+    return paths
+
+
+def _is_same(one: SavedModel, other: SavedModel) -> bool:
+    import numpy as np
+
+    return one.architecture == other.architecture and all(
+        np.array_equal(one.parameters.get(name), array) for name, array in other.parameters.items()
+    )
+
+
+# Predictions
+
+
+def predictor_of(network: Any) -> Predictor:
+    """The predictor of an export, of a network in memory, of a run's network, or of a model directory."""
+    from .deployment.predictor import Predictor
+
+    if isinstance(network, Predictor):
+        return network
+    if isinstance(network, Run):
+        network = network.model
+    if isinstance(network, (str, Path)):
+        if not (Path(network) / 'model.params').is_file():
+            return Predictor(network)
+        network = read(Path(network))
+    from .runs.machine import load_mxnet
+
+    load_mxnet()
+    from .cutting.shrink import without_gates
+    from .deployment.export import deployment_of, kind_of, network_of
+
+    saved = without_gates(network)
+    kind = kind_of(saved)
+    return Predictor.of(network_of(saved, kind), deployment_of(saved, kind))
+
+
+def embed(network: Any, texts: Iterable[Any], **options: Any) -> np.ndarray:
+    """An embedding of every text, shape (texts, h).
+
+    Parameters
+    ----------
+    network : Predictor, SavedModel, Run, str or Path
+        An encoder: its export, its model directory, or the network in memory.
+    texts : iterable of str or of (str, str)
+    **options
+        ``pooling``, ``normalise`` and ``batch_size``, as of `Predictor.encode`.
+    """
+    with said_in_python():
+        return predictor_of(network).encode(texts, **options)
+
+
+def score(
+    predictions: Any, data: str | Path, *, task: str | None = None, null_odds: str | Path | None = None
+) -> dict[str, float]:
+    """The scores of predictions on labelled data, in percent.
+
+    Parameters
+    ----------
+    predictions : str, Path, Predictor, SavedModel or Run
+        A file of predictions, as `optbert-score` reads it; or a network, which predicts the data first.
+    data : str or Path
+        A labelled file of the task.
+    task : str, optional
+        SQuAD1.1, SQuAD2.0, a task of GLUE or a JSON file; by default that of the network.
+    null_odds : str or Path, optional
+        Of SQuAD 2.0: ``null_odds.json`` of a run.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or not what it should be, or the task of a file is not named.
+    """
+    with said_in_python():
+        if not isinstance(predictions, (str, Path)) or Path(predictions).is_dir():
+            from .deployment.instances import read_instances
+            from .deployment.measures import check_labels, predicted
+            from .deployment.measures import score as measure
+
+            predictor = predictor_of(predictions)
+            labelled = read_instances(Path(data), predictor.head, labelled=True)
+            check_labels(labelled, predictor.head)
+            value = measure(predictor.head, labelled, predicted(predictor, labelled, 'predicting'))
+            return {'score': 100 * value}
+        from .commands.predicting import ScoreRecipe, scores_of
+        from .runs.recipe import fill
+
+        given = {'predictions': predictions, 'data': data, 'task': task, 'null_odds': null_odds}
+        return scores_of(fill(ScoreRecipe, {name: one for name, one in given.items() if one is not None}))[0]
+
+
+# Pages and plots
+
+
+class Page(str):
+    """An HTML page, which a notebook shows in a frame."""
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f'<iframe srcdoc="{html.escape(self)}" width="100%" height="700"></iframe>'
+
+    def __repr__(self) -> str:
+        return f'an HTML page of {len(self) / 1e6:.1f} MB'
+
+
+def report(*runs: str | Path | Run, output: str | Path | None = None, time: bool = True) -> Page:
+    """A page on runs, models and results of fine-tuning: how much worse, smaller and faster they are.
+
+    Parameters
+    ----------
+    *runs : str, Path or Run
+    output : str or Path, optional
+        HTML file to write as well.
+    time : bool
+        Whether to time a forward pass of every network, in turn.
+
+    Raises
+    ------
+    FileNotFoundError, FileExistsError, ValueError
+        Bad input.
+    """
+    with said_in_python():
+        from .commands.reporting import ReportRecipe, page_of
+        from .runs.files import refuse_existing, write_file
+        from .runs.recipe import fill
+
+        if output is not None:
+            refuse_existing(Path(output))
+        paths = [one.output if isinstance(one, Run) else one for one in runs]
+        values = {'runs': list(map(str, paths)), 'output': str(output or 'report.html'), 'time': time}
+        content = Page(page_of(fill(ReportRecipe, values)))
+        if output is not None:
+            write_file(Path(output), content.encode('utf-8'))
+        return content
+
+
+def plot_widths(*networks: Any, letter: str = 'f', labels: Sequence[str] | None = None) -> Figure:
+    """One width across the layers, a line for each network; the first is the reference, dashed.
+
+    Parameters
+    ----------
+    *networks : Architecture, SavedModel, Run, str or Path
+        A run of pruning stands for all of its rounds; a path is that of a model directory.
+    letter : str
+        ``a``, ``k``, ``v`` or ``f``.
+    labels : sequence of str, optional
+        By default the millions of parameters.
+
+    Raises
+    ------
+    ValueError
+        If there is no network, another letter, or another number of labels.
+    """
+    with said_in_python():
+        from .architecture.cost import ParameterCost
+        from .reporting.figures import WIDTHS, draw_widths
+        from .reporting.networks import Network
+
+        if letter not in WIDTHS:
+            raise ValueError(f'letter must be one of {", ".join(WIDTHS)}, found {letter!r}')
+        found: list[Architecture] = []
+        for one in networks:
+            if isinstance(one, Run) and one.rounds:
+                found += [row.architecture for row in one.rounds]
+            else:
+                one = one.model if isinstance(one, Run) else one
+                one = read(Path(one)) if isinstance(one, (str, Path)) else one
+                found.append(getattr(one, 'architecture', one))
+        names = [f'{ParameterCost().cost(one) / 1e6:.2f} M' for one in found] if labels is None else labels
+        if not found or len(names) != len(found):
+            raise ValueError(
+                f'{len(names)} labels for {len(found)} networks; there must be as many, and some'
+            )
+        return draw_widths(letter, list(map(Network, names, found)))

@@ -1,0 +1,209 @@
+"""Python callers: objects that read well, runs and networks as values, errors in Python's words, and networks
+of Transformers in memory.
+"""
+
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checkpoints import CONFIG, named
+from helpers.exported import with_head
+from helpers.pruned import values_for
+from helpers.tiny import TOKENS, network, random_parameters, run, saved_model
+
+import gluon_optbert as opt
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.network.saved_model import write_model
+from gluon_optbert.notebook import in_python, predictor_of
+from gluon_optbert.runs.recipe import RecipeError
+
+SENTENCES = Head('classification', ('0', '1'), 'films', ('dull', 'fine'), ('text', 'label'))
+
+
+class Tensor(types.SimpleNamespace):
+    """A tensor of PyTorch, as far as its numbers cross to NumPy."""
+
+    def detach(self):
+        return self
+
+    cpu = float = detach
+
+    def numpy(self):
+        return self.array
+
+
+class Bert:
+    """A network of Transformers, as far as it is read."""
+
+    def __init__(self, arrays, **changes):
+        self.arrays, values = arrays, {**CONFIG, 'architectures': None, **changes}
+        self.config = types.SimpleNamespace(to_dict=lambda: values)
+
+    def state_dict(self):
+        return {name: Tensor(array=array) for name, array in self.arrays.items()}
+
+
+class Words:
+    """Its tokenizer."""
+
+    def save_pretrained(self, directory):
+        Path(directory, 'vocab.txt').write_text(''.join(f'{token}\n' for token in TOKENS))
+
+
+def test_objects_say_in_five_lines_what_they_are(model_directory, tmp_path):
+    deploy = tmp_path / 'deploy'
+    opt.export(model_directory, deploy)
+    model = opt.read_model(model_directory)
+    for value in (model, model.architecture, opt.Predictor(deploy)):
+        lines = repr(value).splitlines()
+        assert len(lines) <= 5 and max(map(len, lines)) < 100, lines
+        assert 'h=8 a=2 k=4 v=4 f=16' in repr(value)
+        page = value._repr_html_()
+        assert page.count('<tr>') == 3 and '<td>16</td>' in page
+
+
+def test_widths_of_a_line_reach_from_the_smallest_to_the_largest():
+    assert network((1, 2, 3, 4), (2, 2, 1, 0), e=4).widths_line == 'h=8 e=4 a=1-2 k=2 v=1-3 f=0-4'
+
+
+def test_a_run_from_a_network_in_memory_is_an_object(shards_directory, tmp_path):
+    values = values_for(shards_directory, '', '')
+    del values['output']
+    made = opt.prune(**{**values, 'model': opt.Model.of(saved_model())})
+    assert [row.round for row in made.rounds] == [0, 1, 2]
+    assert made.model.architecture == made.rounds[-1].architecture
+    assert made.directory == made.output / 'round-2' / 'model'
+    table = made.table()
+    assert len(table.splitlines()) == 5 and '| 2 |' in table and '100%' in table
+    assert len(repr(made).splitlines()) <= 6 and '<td>' in made._repr_html_()
+    assert opt.verify(run=made)[-1]['round'] == 2
+    opt.export(made, tmp_path / 'deploy')
+    assert opt.Predictor(tmp_path / 'deploy').encode(['the']).shape == (1, made.model.architecture.h)
+    assert 'Widths' in opt.report(made, time=False) and opt.plot_widths(made, letter='k').axes
+    place = made.output
+    del made
+    assert not place.exists()
+
+
+def test_a_network_in_memory_is_written_beside_the_output_once(shards_directory, tmp_path):
+    values = values_for(shards_directory, '', tmp_path / 'run', rounds=1, recovery_steps=1)
+    values = {**values, 'alpha_steps': 1, 'split_half': False, 'model': opt.Model.of(saved_model())}
+    first, again = (opt.prune(**values, resume=resume) for resume in (False, True))
+    assert first.rounds == again.rounds and (tmp_path / 'run.model' / 'model.params').is_file()
+    with pytest.raises(ValueError, match='another network'):
+        opt.prune(**{**values, 'model': opt.Model.of(saved_model(seed=1))})
+
+
+def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directory, tmp_path):
+    opt.export(model_directory, tmp_path / 'deploy')
+    texts = ['the cat', 'a b c']
+    wanted = opt.Predictor(tmp_path / 'deploy').encode(texts)
+    for given in (model_directory, opt.read_model(model_directory), tmp_path / 'deploy'):
+        np.testing.assert_allclose(opt.embed(given, texts), wanted, atol=1e-5)
+
+
+def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
+    saved = with_head(network(), SENTENCES)
+    write_model(tmp_path / 'model', saved)
+    (tmp_path / 'dev.tsv').write_text('text\tlabel\nthe cat\t0\na b\t1\nc\t1\nthe\t0\n')
+    labels = [one.label for one in predictor_of(saved).predict(['the cat', 'a b', 'c', 'the'])]
+    wanted = 100 * np.mean([one == other for one, other in zip(labels, '0110')])
+    assert opt.score(tmp_path / 'model', tmp_path / 'dev.tsv') == {'score': wanted}
+
+
+@pytest.mark.parametrize(
+    'said, wanted',
+    [
+        ('keywords: --shards is missing', 'keywords: shards is missing'),
+        ('it was cut; --max-length 512', 'it was cut; max_length=512'),
+        (
+            'export it first: python tools/export_model.py models/a --output deploy',
+            "export it first: opt.export('models/a', output='deploy')",
+        ),
+        ('fold them with optbert-export first', 'fold them with opt.export first'),
+        (
+            'next: optbert-prune small_prune --model m --resume',
+            "next: opt.prune('small_prune', model='m', resume=True)",
+        ),
+        ('a -- b, x--y and runs/tools/verify.py', 'a -- b, x--y and runs/tools/verify.py'),
+    ],
+)
+def test_messages_name_arguments_and_functions(said, wanted):
+    assert in_python(said) == wanted
+
+
+def test_errors_of_runs_and_exports_name_arguments(model_directory, tmp_path):
+    with pytest.raises(RecipeError) as raised:
+        opt.finetune_glue(model=tmp_path)
+    assert any('task is missing' in line for line in raised.value.problems)
+    assert '--' not in str(raised.value) + ''.join(raised.value.problems)
+    with pytest.raises(FileNotFoundError) as raised:
+        opt.finetune_glue(model=model_directory, task='films.json', output=tmp_path / 'out')
+    assert '--' not in str(raised.value)
+
+
+def test_a_notebook_has_its_own_bar():
+    """IPython and its widgets are stood in for; tqdm decides by them."""
+    program = '\n'.join(
+        [
+            'import sys',
+            'from unittest.mock import MagicMock',
+            'shown, Widget = [], type("Widget", (MagicMock,), {})',
+            'for name in "IPython IPython.display ipywidgets ipykernel ipykernel.zmqshell".split():',
+            '    sys.modules[name] = MagicMock()',
+            'for name in ("HTML", "HBox", "FloatProgress"): setattr(sys.modules["ipywidgets"], name, Widget)',
+            'sys.modules["IPython.display"].display = shown.append',
+            'from gluon_optbert.runs.display import counting',
+            'with counting("verifying", 3) as count: count()',
+            'print(len(shown))',
+        ]
+    )
+    done = run('-W', 'ignore', '-c', program)
+    assert done.stdout.split()[-1:] == ['1'] and 'verifying' not in done.stderr, done.stderr
+
+
+# Networks of Transformers
+
+
+def test_numbers_cross_from_memory_as_they_cross_from_disk(tmp_path):
+    arrays = named('Hugging Face')
+    made = opt.from_transformers(Bert(arrays), Words())
+    assert made.architecture == network() and made.head.kind == 'pretraining'
+    for name, array in random_parameters(network()).items():
+        np.testing.assert_array_equal(made.parameters[name], array)
+
+
+def test_a_network_that_does_not_fit_is_refused_without_a_path():
+    with pytest.raises(ValueError) as raised:
+        opt.from_transformers(Bert(named('Hugging Face'), hidden_act='relu', is_decoder=True), Words())
+    said = str(raised.value)
+    assert 'the model: config.json' in said and 'hidden_act' in said and 'is_decoder' in said
+    assert not re.search(r'/tmp|tmp\w{8}', said)
+
+
+@pytest.mark.parametrize('layers', [((2, 4, 4, 16),) * 2, ((1, 2, 3, 4), (2, 4, 4, 0))])
+@pytest.mark.parametrize('head', [None, Head('classification', ('no', 'yes')), Head('question_answering')])
+def test_networks_of_transformers_compute_the_same_both_ways(layers, head):
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed, and is never required')
+    pytest.importorskip('transformers', reason='Transformers is not installed, and is never required')
+    architecture = network(*layers)
+    saved = opt.Model.of(saved_model(architecture) if head is None else with_head(architecture, head))
+    there, words = saved.to_transformers()
+    back = opt.from_transformers(there, words)
+    assert (back.architecture, back.head, back.vocabulary) == (architecture, saved.head, saved.vocabulary)
+    random = () if head else ('decoder', 'classifier')
+    assert all(
+        np.array_equal(back.parameters[name], array)
+        for name, array in saved.parameters.items()
+        if not name.startswith(random)
+    )
+    if head is None:
+        given = words(['the cat', 'a b c d'], padding=True, return_tensors='pt')
+        with torch.no_grad():
+            states, mask = there(**given).last_hidden_state, given['attention_mask'][..., None]
+        wanted = ((states * mask).sum(1) / mask.sum(1)).numpy()
+        np.testing.assert_allclose(
+            opt.embed(saved, ['the cat', 'a b c d'], normalise=False), wanted, atol=1e-5
+        )
