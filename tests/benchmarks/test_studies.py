@@ -206,3 +206,19 @@ def test_missing_runs_of_settings_are_made(model_directory, tmp_path):
     points = ['--points', tmp_path / 'out' / 'points.json', '--output', tmp_path / 'again.md']
     made('compare_settings.py', *words[:2], *points)
     assert (tmp_path / 'again.md').read_text() == table
+
+
+def test_gates_are_trained_by_every_setting_that_is_missing(shards_directory, tmp_path):
+    model = write_saved_model(tmp_path / 'model')
+    (tmp_path / 'settings.yaml').write_text(
+        'fast: {learning_rate: 0.2, steps: 4}\nSGD: {optimizer: sgd, learning_rate: 1.0, steps: 2}\n'
+    )
+    words = ['--settings', tmp_path / 'settings.yaml', '--model', model, '--shards', shards_directory]
+    words += ['--output', tmp_path / 'gates', '--batch-size', 4]
+    done = call('benchmarks/studies/gate_optimizers.py', *words)
+    assert done.returncode == 0, done.stderr
+    points = json.loads((tmp_path / 'gates' / 'points.json').read_text())
+    assert list(points) == ['fast', 'SGD'] and points['fast']['widths']['f']['mean'] < 1
+    again = call('benchmarks/studies/gate_optimizers.py', *words)
+    assert again.returncode == 0 and 'step' not in again.stderr
+    assert json.loads((tmp_path / 'gates' / 'points.json').read_text()) == points
