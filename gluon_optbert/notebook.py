@@ -123,7 +123,7 @@ def read_model(directory: str | Path) -> Model:
         return Model.of(read(Path(directory)))
 
 
-def from_transformers(model: Any, tokenizer: Any) -> Model:
+def from_transformers(model: Any, tokenizer: Any, *, as_is: bool = False) -> Model:
     """A BERT of Transformers that is in memory, as a network here; no weight is written to disk.
 
     Heads of pre-training that the model lacks are random, as of an imported checkpoint.
@@ -134,6 +134,8 @@ def from_transformers(model: Any, tokenizer: Any) -> Model:
         A plain BERT with the head of `import_checkpoint` or none; or what `Model.to_transformers` gave.
     tokenizer : transformers.PreTrainedTokenizer
         That of the model.
+    as_is : bool
+        Whether to take a tokenizer that reads text otherwise than it is read here.
 
     Raises
     ------
@@ -150,13 +152,14 @@ def from_transformers(model: Any, tokenizer: Any) -> Model:
         Path(place, 'config.json').write_text(json.dumps(config, default=str), encoding='utf-8')
         tokenizer.save_pretrained(place)
         try:
-            source = read_hugging_face(Path(place), arrays=arrays)
+            source = read_hugging_face(Path(place), as_is=as_is, arrays=arrays)
             is_known = source.head == PRETRAINING and known(
                 str(config.get('_name_or_path')), source.architecture
             )
             made = convert(source, steps=KNOWN_STEPS if is_known else 0)
         except (ValueError, FileNotFoundError) as error:
-            raise type(error)(str(error).replace(f'{place}/', 'the model: ')) from error
+            said = str(error).replace(f'{place}/', 'the model: ').replace('--tokenizer as-is', 'as_is=True')
+            raise type(error)(said) from error
     for note in made.notes:
         warnings.warn(note.replace(f'{place}/', ''), stacklevel=2)
     return Model.of(made.model)

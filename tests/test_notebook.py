@@ -192,7 +192,8 @@ def test_networks_of_transformers_compute_the_same_both_ways(layers, head):
     saved = opt.Model.of(saved_model(architecture) if head is None else with_head(architecture, head))
     there, words = saved.to_transformers()
     back = opt.from_transformers(there, words)
-    assert (back.architecture, back.head, back.vocabulary) == (architecture, saved.head, saved.vocabulary)
+    assert (back.architecture, back.head) == (architecture, saved.head)
+    assert back.vocabulary.idx_to_token == saved.vocabulary.idx_to_token
     random = () if head else ('decoder', 'classifier')
     assert all(
         np.array_equal(back.parameters[name], array)

@@ -19,7 +19,6 @@ DROPOUT = 0.1  # of fine-tuning, BERT's
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
-INPUT_NAMES = ['input_ids', 'token_type_ids', 'attention_mask']
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -171,6 +170,21 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
+def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
+    """What Transformers is told of a tokenizer beside `tokenizer_json`."""
+    settings = settings_of(vocabulary)
+    return {
+        'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
+        'model_max_length': max_length,
+        'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
+        'do_lower_case': settings.lowercase,
+        'strip_accents': settings.strip_accents,
+        'tokenize_chinese_chars': settings.handle_chinese_chars,
+        'clean_up_tokenization_spaces': True,
+        **SPECIAL,
+    }
+
+
 def write_hub_files(
     directory: Path, config: Mapping[str, Any], vocabulary: Vocabulary, *, max_length: int
 ) -> None:
@@ -185,21 +199,10 @@ def write_hub_files(
     max_length : int
         The number of positions of the network.
     """
-    settings = settings_of(vocabulary)
-    tokenizer_config = {
-        'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
-        'model_max_length': max_length,
-        'model_input_names': INPUT_NAMES,
-        'do_lower_case': settings.lowercase,
-        'strip_accents': settings.strip_accents,
-        'tokenize_chinese_chars': settings.handle_chinese_chars,
-        'clean_up_tokenization_spaces': True,
-        **SPECIAL,
-    }
     files = {
         'config.json': {**config, 'pad_token_id': vocabulary['[PAD]']},
         'tokenizer.json': tokenizer_json(vocabulary),
-        'tokenizer_config.json': tokenizer_config,
+        'tokenizer_config.json': tokenizer_config(vocabulary, max_length),
         'special_tokens_map.json': SPECIAL,
     }
     for name, values in files.items():

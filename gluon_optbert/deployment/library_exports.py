@@ -22,7 +22,6 @@ from ..importing.name_maps import PREFIX, names_in
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
-from ..text.tokenizer import settings_of
 from .description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
 from .export import (
     ONNX_DIFFERENCES,
@@ -39,10 +38,9 @@ from .export import (
 from .hub import (
     AUTO,
     CODE,
-    INPUT_NAMES,
-    SPECIAL,
     bert_config,
     is_plain,
+    tokenizer_config,
     tokenizer_json,
     transformers_config,
     write_hub_files,
@@ -164,14 +162,10 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
     left = {name for name in missing if not name.startswith('cls.predictions.decoder.')}  # which are tied
     if left or unknown:
         raise NotEqual(f'{name}: Transformers has other tensors: {", ".join([*sorted(left), *unknown])}')
-    words = json.dumps(tokenizer_json(saved.vocabulary))
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer.from_str(words),
-        model_max_length=saved.architecture.max_length,
-        model_input_names=INPUT_NAMES,
-        do_lower_case=settings_of(saved.vocabulary).lowercase,
-        **SPECIAL,
-    )
+    told = tokenizer_config(saved.vocabulary, saved.architecture.max_length)
+    told.pop('tokenizer_class')
+    words = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(saved.vocabulary)))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, **told)
     return network.eval(), tokenizer
 
 

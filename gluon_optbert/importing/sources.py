@@ -125,8 +125,8 @@ def read_hugging_face(
     directory: Path,
     vocabulary: Path | None = None,
     *,
-    arrays: Mapping[str, np.ndarray] | None = None,
     as_is: bool = False,
+    arrays: Mapping[str, np.ndarray] | None = None,
 ) -> Source:
     """A Hugging Face directory: ``config.json``, the tokenizer, and safetensors or PyTorch's ``.bin``, in one
     file or several; its weights are `arrays` where these are given.
