@@ -322,14 +322,14 @@ def test_task_of_extending_is_fine_tuned(place, tmp_path):
     (described,) = code_of(ROOT / 'docs' / 'extending.md', 'json')
     (tmp_path / 'reviews.json').write_text(described, encoding='utf-8')
     (tmp_path / 'data' / 'reviews').mkdir(parents=True)
-    for name, count in (('train', 16), ('dev', 5), ('test', 3)):
+    for name, count in (('train', 16), ('new', 5), ('old', 4), ('test', 3)):
         lines = [f'{i + 7}\ta word\t{"good" if i % 2 else "bad"}\n' for i in range(count)]
         (tmp_path / 'data' / 'reviews' / f'{name}.tsv').write_text('id\ttext\tverdict\n' + ''.join(lines))
     start = place / 'runs' / 'pruned' / 'round-2' / 'model'
     task = str(tmp_path / 'reviews.json')
     finetune_glue(tuning_recipe(start, tmp_path / 'data', tmp_path, task=task, epochs=1))
     result = json.loads((tmp_path / 'run' / 'result.json').read_text())
-    assert result['task'] == 'Reviews' and 0 <= result['mean']['dev/accuracy'] <= 100
+    assert result['task'] == 'reviews' and 0 <= result['mean']['old/accuracy'] <= 100
     lines = (tmp_path / 'run' / 'seed-1' / 'reviews.tsv').read_text().splitlines()
     assert [line.split('\t')[0] for line in lines] == ['index', '7', '8', '9']
     assert {line.split('\t')[1] for line in lines[1:]} <= {'bad', 'good'}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
@@ -72,13 +72,48 @@ class Head:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The row of every label in the scores, by the label, its name, and either in other capitals."""
+        """The row of every label in the scores, by the label, its name, and either in small letters.
+
+        Transformers' ``LABEL_0`` and so on are numbers.
+        """
         words = (self.labels, self.names, map(str.casefold, self.labels), map(str.casefold, self.names))
         rows: dict[str, int] = {}
         for spelling in words:
             for row, word in enumerate(spelling):
                 rows.setdefault(word, row)
-        return rows
+        unnamed = self.labels == tuple(f'LABEL_{row}' for row in range(len(self.labels)))
+        return {**rows, **({str(row): row for row in range(len(self.labels))} if unnamed else {})}
+
+    def named(self, pairs: Sequence[str]) -> Head:
+        """The head with labels and their names by ``name=label``; all of its labels must be there.
+
+        Raises
+        ------
+        ValueError
+            If it is another label, or a pair is none.
+        """
+        names, marks, labels = zip(*(pair.partition('=') for pair in pairs))
+        if not all(marks) or not self.labels or not set(self.labels) <= set(labels):
+            raise ValueError(
+                f'--labels is name=label for each of the labels {", ".join(self.labels) or "of a task"}, '
+                f'found {",".join(pairs)}'
+            )
+        return dataclasses.replace(self, labels=labels, names=names)
+
+    def rows_in(self, other: Head) -> list[int] | None:
+        """The row of each label in the scores of another head, by the label or by its name, without regard to
+        capitals; None if that is of another kind or task, or not every label has one row of its own there.
+        """
+        tasks = {''.join(filter(str.isalnum, head.task.lower())) for head in (self, other)} - {''}
+        if self.kind != other.kind or len(self.labels) != len(other.labels) or len(tasks) > 1:
+            return None
+        rows = []
+        for label in self.labels:
+            words = {label, self.name_of(label)}
+            words = words & {*other.numbers} or {word.casefold() for word in words} & {*other.numbers}
+            rows.append({other.numbers[word] for word in words})
+        found = [row for places in rows for row in places]
+        return found if all(len(places) == 1 for places in rows) and len({*found}) == len(found) else None
 
     @property
     def outputs(self) -> int:
@@ -101,11 +136,10 @@ class Head:
         return (self.task or self.kind) + labels
 
     def fits(self, other: Head) -> bool:
-        """Whether this may be the other head: the two are equal, or would be if this one knew its task, or
+        """Whether this may be the other head: the two are equal, or would be if both knew their task, or
         spelt it alike: ``sst2`` for ``SST-2``.
         """
-        own, wanted = (''.join(filter(str.isalnum, head.task.lower())) for head in (self, other))
-        return own in ('', wanted) and dataclasses.replace(self, task=other.task) == other
+        return other.rows_in(self) == list(range(len(self.labels))) and self.labels == other.labels
 
     def to_dict(self) -> dict[str, Any]:
         """The head as JSON values, without names and columns that are empty."""

@@ -124,7 +124,11 @@ def advice(recipe: Any, progress: Any) -> list[str]:
 
 @command
 def finetune_glue(argv=None):
-    """Fine-tune a model directory, pruned or not, on a task of GLUE."""
+    """Fine-tune a model directory, pruned or not, on a task of GLUE, or on a table of your own.
+
+    --data reviews.csv --text text --label label is such a task; two columns of text are pairs, and labels
+    with a fraction are numbers to predict. JSON lines and tab-separated files are read alike.
+    """
     from ..finetuning.recipes import GlueRecipe
     from ..finetuning.recipes import finetune_glue as run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from ..tasks.features import Features, TaskBatch, evaluation_batches, training_b
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .recipe import FineTuneRecipe
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +135,33 @@ def check_fits(max_length: int, saved: SavedModel, *, pairs: bool, name: str = '
 INITIAL_STD = 0.02  # of the head's weights, as BERT's
 
 
+def labels_remedy(own: Head, wanted: Head) -> str:
+    """The part of a message on heads whose labels may be the same under other names; empty if they cannot."""
+    if own.kind != wanted.kind or len(own.labels) != len(wanted.labels) or not own.labels:
+        return ''
+    return (
+        f'--labels {",".join(f"{label}=…" for label in own.labels)} says which of {", ".join(wanted.labels)} '
+        'each of its labels is; or '
+    )
+
+
+def in_labels_of(saved: SavedModel, head: Head) -> SavedModel:
+    """A model with the head of a task, its scores in the order of the task's labels, if its own head is one
+    for these labels; else the same model.
+    """
+    rows = None if saved.head == head else head.rows_in(saved.head)
+    if rows is None:
+        return saved
+    scores = {name: saved.parameters[name][rows] for name in ('task.weight', 'task.bias') if rows}
+    if saved.head.labels != head.labels:
+        pairs = (f'{saved.head.labels[row]} is {label}' for row, label in zip(rows, head.labels))
+        LOG.warning('of the labels of the network %s', ', '.join(pairs))
+    return dataclasses.replace(saved, head=head, parameters={**saved.parameters, **scores})
+
+
 def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this
-    one already, perhaps without the name of its task.
+    one already, perhaps without the name of its task, or with its labels in another order or other capitals.
 
     Parameters
     ----------
@@ -149,12 +176,14 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     ValueError
         If the network has the head of another task.
     """
-    if saved.head.fits(head):
+    saved = in_labels_of(saved, head)
+    if saved.head == head:
         return dict(saved.parameters)
     if saved.head != PRETRAINING:
         raise ValueError(
             f'the network has the head of {saved.head.described}, and {head.described} wants another; '
-            'start from the network as it was pre-trained or pruned'
+            + labels_remedy(saved.head, head)
+            + 'start from the network as it was pre-trained or pruned'
         )
     shapes = network_shapes(saved.architecture, head)
     new = {

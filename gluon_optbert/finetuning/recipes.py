@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,15 @@ from ..architecture.heads import Head
 from ..network.saved_model import HEAD, SavedModel
 from ..runs.machine import ORIGIN
 from ..runs.recipe import option
-from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
+from ..tasks.examples import (
+    Examples,
+    majority_scores,
+    own_task,
+    read_examples,
+    read_sets,
+    submission,
+    with_head,
+)
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2
 from ..tasks.squad import (
@@ -35,7 +44,7 @@ from ..text.trimming import TRIM
 from ..training.distributed import Workers
 from .finetune import finetune
 from .objective import Exercise, check_fits, data_directory
-from .recipe import FineTuneRecipe
+from .recipe import FineTuneRecipe, OwnData
 from .result import FineTuningResult
 
 LOG = logging.getLogger(__name__)
@@ -55,19 +64,48 @@ _OF_A_MODEL = (
 )
 
 
-class GlueRecipe(FineTuneRecipe):
-    """Fine-tuning on one task of GLUE."""
+class GlueRecipe(OwnData, FineTuneRecipe):
+    """Fine-tuning on one task of GLUE, or on a table of texts and labels."""
 
-    task: str = option(
-        'MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another'
+    GROUPS = {**FineTuneRecipe.GROUPS, 'data': (*OwnData.OWN_DATA, *FineTuneRecipe.GROUPS['data'])}
+    ALTERNATIVES = (
+        *FineTuneRecipe.ALTERNATIVES,
+        *(('task', name, 'a task says it') for name in ('text', 'label', 'kind')),
+    )
+
+    task: str | None = option(
+        'MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another; '
+        'without it, --data is a table',
+        None,
     )
     max_length: Annotated[int, Field(ge=5)] = option(
         'largest number of tokens of an instance; longer ones are cut', 128
     )
 
-    def head(self) -> Head:
-        """The head of the task; ValueError or FileNotFoundError as `find_task`."""
-        return find_task(self.task).head
+    def problems(self) -> list[str]:
+        """Contradictions between fields whose values are right in themselves."""
+        wrong = self.task is None and self.data is None
+        return super().problems() + ['task must be given, or data, a table with texts and labels'] * wrong
+
+    def known_task(self, saved: SavedModel) -> Task:
+        """The task, with the head that the labels want; those of a network that was fine-tuned on the same
+        columns stay, if the data have one of them. ValueError or FileNotFoundError as `find_task`, `own_task`
+        and `with_head`.
+        """
+        if self.task is not None:
+            task = find_task(self.task)
+            task = task if task.head else with_head(task, Path(self.data or '') / task.train)
+        else:
+            task = own_task(self.data, text=self.text, label=self.label, kind=self.kind)
+            head = task.head
+            same = (saved.head.kind, saved.head.columns) == (head.kind, head.columns)
+            if same and {*head.labels} & {*saved.head.labels}:
+                task = dataclasses.replace(task, head=saved.head)
+        return task.of(task.head.named(self.labels)) if self.labels else task
+
+    def head(self, saved: SavedModel) -> Head:
+        """The head of the task, see `known_task`."""
+        return self.known_task(saved).head
 
 
 def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
@@ -94,7 +132,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         If files are missing or not as they should be, the network has too few positions, or a submission
         has the name of a file of a model directory.
     """
-    task = find_task(recipe.task)
+    task = recipe.known_task(saved)
     taken = [name for name in task.test if name in _OF_A_MODEL]
     if taken:
         raise ValueError(
@@ -102,8 +140,12 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
             f'it predictions.tsv'
         )
     check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
-    data = task_directory(task, recipe.data, workers)
-    train = read_examples(task, data / task.train).first(recipe.limit)
+    data = Path() if recipe.task is None else task_directory(task, recipe.data, workers)
+    train = read_examples(task, data / task.train)
+    held = {}
+    if not task.dev:
+        train, held['dev'] = train.split(recipe.held_out)
+    train = train.first(recipe.limit)
     if workers.first and len(np.unique(train.labels)) == 1:
         value = train.labels[0]
         label = f'{value:g}' if task.head.kind == 'regression' else task.head.labels[value]
@@ -120,6 +162,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         }
         for files, labelled in ((task.dev, True), (task.test, False))
     )
+    heldout = heldout or {name: examples.first(recipe.evaluation_limit) for name, examples in held.items()}
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
     read = make_reader(saved.vocabulary, max_length=recipe.max_length)
@@ -177,7 +220,7 @@ class SquadRecipe(FineTuneRecipe):
         """Contradictions, and values that no reading can have."""
         return super().problems() + self.reading().problems()
 
-    def head(self) -> Head:
+    def head(self, saved: SavedModel | None = None) -> Head:
         """The head of the task."""
         return Head('question_answering', (), f'SQuAD v{self.version}')
 

@@ -14,6 +14,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
 from ..architecture.parameters import H_GATES, LETTERS
 from ..cutting.baselines import DROPS, layers_to_keep
+from ..finetuning.recipe import OwnData
 from ..network.saved_model import SavedModel, read_model
 from ..network.settings import check_precision
 from ..runs.recipe import Seed, Share, ShareOrZero, differing, option, read_yaml
@@ -431,14 +432,17 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
         return gates or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
-class TaskPruneRecipe(PruningRecipe):
+class TaskPruneRecipe(OwnData, PruningRecipe):
     """Pruning a network that was fine-tuned."""
 
     GROUPS = {
         **PruningRecipe.GROUPS,
         'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim', 'trim_count'),
         'recovery': ('steps', *PruningRecipe.GROUPS['recovery']),
-        'data': ('task', 'data', 'max_length', 'limit', 'batch_tokens', *PruningRecipe.GROUPS['data']),
+        'data': (
+            *('task', 'data', *OwnData.OWN_DATA, 'max_length', 'limit', 'batch_tokens'),
+            *PruningRecipe.GROUPS['data'],
+        ),
         'machine': ('timing', *PruningRecipe.GROUPS['machine']),
     }
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..architecture.heads import PRETRAINING, Head
 from ..cutting.shrink import without_gates
-from ..finetuning.objective import Exercise, FineTuning, check_fits
+from ..finetuning.objective import Exercise, FineTuning, check_fits, in_labels_of, labels_remedy
+from ..finetuning.recipe import OwnData
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.encoder import MASKED_SCORE, padding
 from ..network.inputs import TOKEN_INPUTS
@@ -335,9 +336,11 @@ class TaskObjective(_OnFeatures):
         head = self._exercise.head
         if head != start.head:
             kinds = f': its head is of {start.head.kind}, and the task wants one of {head.kind}'
+            remedy = labels_remedy(start.head, head)
             raise ValueError(
                 f'{recipe.model} was fine-tuned for {start.head.described}, and the task is {head.described}'
                 + (kinds if head.kind != start.head.kind else '')
+                + (f'; {remedy}fine-tune it first' if remedy else '')
             )
         self.train, self.heldout = self._exercise.train, next(iter(self._exercise.heldout.values()))
         pairs = bool((self.train.seconds < self.train.lengths).any())
@@ -354,16 +357,14 @@ class TaskObjective(_OnFeatures):
                 f'{recipe.model} has no head of a task; fine-tune it first, or, to keep the embeddings of '
                 f'sentences, give --task {SENTENCES}'
             )
-        head = finetuning_recipe(recipe, saved).head()
-        if saved.head != head and saved.head.fits(head):
-            saved = dataclasses.replace(saved, head=head)
+        saved = in_labels_of(saved, finetuning_recipe(recipe, saved).head(saved))
         return TaskObjective._trimmed(saved, recipe)
 
     @property
     def recipe_of_models(self) -> dict[str, Any]:
         """With the task, and how its data are read, as fine-tuned models have it."""
         reading = to_dict(self._reading)
-        names = [name for name in ('task', 'version', *_READING) if name in reading]
+        names = [name for name in ('task', 'version', *_READING, *OwnData.OWN_DATA) if name in reading]
         return {**super().recipe_of_models, **{name: reading[name] for name in names}}
 
     def _teacher_of(self, saved: SavedModel) -> Teacher:
@@ -496,18 +497,25 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> GlueRecipe 
     ValueError
         If neither the recipe nor the model names a task, or the name is that of none.
     """
-    task = recipe.task or saved.recipe.get('task') or saved.head.task
-    if not task:
+    stated = {name for name in OwnData.OWN_DATA if not recipe.is_default(name)}
+    own = recipe.task is None and bool(stated & {'text', 'label', 'kind'})
+    task = None if own else recipe.task or saved.recipe.get('task') or saved.head.task
+    own = own or not task and bool(saved.head.columns or recipe.data and recipe.data.is_file())
+    if not task and not own:
         raise ValueError(
             f'{recipe.model} has a head of {saved.head.described}, and its task is not known; name it with '
-            '--task'
+            '--task, or give a table as --data'
         )
     squad = _SQUAD.match(str(task))
     kind = SquadRecipe if squad else GlueRecipe
-    values: dict[str, Any] = {
-        name: saved.recipe[name] for name in _READING if saved.recipe.get(name) is not None
-    }
-    values.update({'version': f'{squad.group(1)}.{2 - int(squad.group(1))}'} if squad else {'task': task})
+    read = (*_READING, *OwnData.OWN_DATA) if own else _READING
+    values: dict[str, Any] = {name: saved.recipe[name] for name in read if saved.recipe.get(name) is not None}
+    values.update(
+        {'version': f'{squad.group(1)}.{2 - int(squad.group(1))}'} if squad else {'task': task or None}
+    )
+    if own and saved.head.columns:
+        values.update(text=saved.head.columns[:-1], label=saved.head.columns[-1])
+    values.update({name: getattr(recipe, name) for name in stated})
     for name in ('model', 'output', 'data', 'limit', 'evaluation_limit', 'max_length', 'batch_size'):
         if getattr(recipe, name) is not None:
             values[name] = getattr(recipe, name)

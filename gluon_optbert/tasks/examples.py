@@ -14,10 +14,11 @@ import numpy as np
 
 from ..architecture.heads import Head
 from .metrics import majority_score
-from .tables import Table, read_table, wrong_separator
+from .tables import SUFFIXES, Table, read_table, wrong_separator
 from .task import Task, find_task, names
 
 LOG = logging.getLogger(__name__)
+_PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
 _MOST_LABELS = 20  # of a classification, unless every second row has another of the same
 
 
@@ -43,9 +44,21 @@ class Examples:
 
     def first(self, count: int | None) -> Examples:
         """The first `count` rows; all of them if it is None."""
+        return self.rows(range(len(self))[:count])
+
+    def rows(self, numbers: Sequence[int]) -> Examples:
+        """Some of the rows."""
         return Examples(
-            self.texts[:count], None if self.labels is None else self.labels[:count], self.indices[:count]
+            tuple(self.texts[number] for number in numbers),
+            None if self.labels is None else self.labels[list(numbers)],
+            tuple(self.indices[number] for number in numbers),
         )
+
+    def split(self, share: float) -> tuple[Examples, Examples]:
+        """The rows without a share of them, one at least, and those: the same for every run."""
+        order = np.random.RandomState(0).permutation(len(self))
+        held = max(1, round(share * len(self)))
+        return self.rows(sorted(order[held:])), self.rows(sorted(order[:held]))
 
 
 def known_columns() -> list[tuple[str, ...]]:
@@ -54,33 +67,94 @@ def known_columns() -> list[tuple[str, ...]]:
     return [*(find_task(name).head.columns for name in names()), *own]
 
 
-def task_of_file(path: Path) -> Task:
+def task_of_file(
+    path: Path, *, text: Sequence[str] = (), label: str | None = None, kind: str | None = None
+) -> Task:
     """The task that a table with a header holds, by its columns.
 
     If the header has the columns of a task of GLUE, or text, label and perhaps pair, the texts and the label
     are those. Else it has one column of text or two, and the last one of labels.
+
+    Parameters
+    ----------
+    path : Path
+    text : sequence of str
+        The column of the text or those of both texts, where they are known.
+    label : str, optional
+        The column of the labels, where it is known.
+    kind : str, optional
+        The kind of the head, where it is known.
 
     Raises
     ------
     FileNotFoundError, ValueError
         If there is no such file, or it has other columns, no labels, or fewer than two.
     """
-    table = read_table(path)
-    header, known = table.columns, known_columns()
+    path = Path(path)
+    table = read_table(path, [*text, *([label] if label else [])])
+    header = table.columns
+    known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
     fitting = [columns for columns in known if set(columns) <= set(header)]
+    if text and len(header) == len(text) + 1:
+        fitting.append((*text, *(name for name in header if name not in text)))
     columns = max(fitting, key=len, default=header)
-    if not fitting and header[-1] in {field for one in known for field in one[:-1]}:
+    if not fitting and header[-1] in {field for one in known_columns() for field in one[:-1]}:
         raise ValueError(
             f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
-            f'GLUE; give a labelled file, such as dev.tsv'
+            f'GLUE; give a labelled file, such as dev.tsv, or name its columns with --text and --label'
         )
     if len(columns) not in (2, 3) or len(set(columns)) < len(columns):
         raise ValueError(
             f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted the columns of a '
-            f'task of GLUE, or one of text or two and one of labels, all named'
+            f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
-    return task_of_head(head_of_table(table, columns), Path(path))
+    return task_of_head(head_of_table(table, columns, kind), path)
+
+
+def own_task(
+    data: Path, *, text: Sequence[str] = (), label: str | None = None, kind: str | None = None
+) -> Task:
+    """The task of a user's own table, or of a directory with tables that are called train, and perhaps dev
+    (or validation, valid, val) and test; the parameters and errors are those of `task_of_file`.
+    """
+    data = Path(data)
+    if data.is_dir():
+        files = {
+            part: [path for path in sorted(data.iterdir()) if path.stem.lower() in names and _is_table(path)]
+            for part, names in _PARTS.items()
+        }
+        wrong = [part for part, paths in files.items() if len(paths) > 1 or part == 'train' and not paths]
+        if wrong:
+            found = ', '.join(path.name for path in files[wrong[0]]) or 'none'
+            raise ValueError(
+                f'{data}: wanted one file {wrong[0]}.csv, .tsv or .jsonl, found {found}; or give one file, '
+                'of which a share is held out'
+            )
+        train, *others = ([str(path.absolute()) for path in paths] for paths in files.values())
+    elif data.is_file() and not _is_table(data):
+        raise ValueError(f'{data}: a table ends with {", ".join(SUFFIXES)}, which say how it is read')
+    else:
+        train, others = [str(data.absolute())], [[], []]
+    dev, test = (dict(zip([name], paths)) for name, paths in zip(('dev', 'predictions.tsv'), others))
+    task = task_of_file(train[0], text=text, label=label, kind=kind)
+    return dataclasses.replace(task, name=data.stem, train=train[0], dev=dev, test=test)
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def with_head(task: Task, path: Path) -> Task:
+    """A task with the head that the labels of a file want, if it has none; errors as of `head_of_table`."""
+    if task.head is not None:
+        return task
+    columns = (*task.fields, task.label)
+    head = head_of_table(read_table(path, columns, headerless=task.headerless), columns)
+    try:
+        return task.of(dataclasses.replace(head, task=task.name))
+    except ValueError as error:
+        raise ValueError(f'{task.name}: {error}') from error
 
 
 def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None) -> Head:
@@ -102,7 +176,11 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         If the labels do not say what they are.
     """
     path, column = table.path, columns[-1]
-    cells = [label_text(cell) for _, cell in table.column(column)]
+    cells = []
+    for line, cell in table.column(column):
+        if isinstance(cell, (list, dict)):
+            raise ValueError(f'{path}: line {line} has {cell!r:.60} as {column!r}, and one label is wanted')
+        cells.append(label_text(cell))
     try:
         values = {cell: finite_number(cell) for cell in cells}
         labels = sorted(values, key=values.__getitem__)
@@ -128,17 +206,7 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
 
 def task_of_head(head: Head, path: Path) -> Task:
     """The task of a head whose columns are known, to read one file of it."""
-    return Task(
-        name=head.task or path.stem,
-        head=head,
-        fields=head.columns[:-1],
-        label=head.columns[-1],
-        index='index',
-        metrics=('pearson',) if head.kind == 'regression' else ('accuracy',),
-        train=path.name,
-        dev={},
-        test={},
-    )
+    return Task(head.task or path.stem, None, head.columns[:-1], head.columns[-1], path.name).of(head)
 
 
 def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:

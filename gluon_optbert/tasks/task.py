@@ -1,7 +1,8 @@
 """The GLUE tasks as data: their files, fields, labels, metrics and heads.
 
-A task is a file ``descriptions/<name>.json`` beside this module, or one of the user's with the same keys.
-Paths in it are relative to the directory of all tasks. Module `examples` reads the files."""
+A task is a file ``descriptions/<name>.json`` beside this module, or one of the user's with the same keys, of
+which it needs those that cannot be guessed. Paths in it are relative to the directory of all tasks. Module
+`examples` reads the files, and makes the task of a table that no file describes."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ class Task:
     Parameters
     ----------
     name : str
-    head : Head
-        With the labels in their canonical order, which is that of the scores, and their names.
+    head : Head, optional
+        With the labels in their canonical order, which is that of the scores, and their names. None if the
+        labels are those in the training file: `examples.with_head` reads them.
     fields : tuple of str
         The columns of the first text and, if there is one, of the second.
     label : str
@@ -42,7 +44,8 @@ class Task:
     train : str
         The file to train on.
     dev, test : mapping of str to str
-        Held-out sets by name, and test sets by the file of a submission, which is a plain file name.
+        Held-out sets by name, and test sets by the file of a submission, which is a plain file name. Without
+        held-out sets a share of the training file is held out.
     headerless : tuple of str
         The columns where a file has no header; empty if it always has one.
     incomplete_rows : bool
@@ -53,17 +56,33 @@ class Task:
     """
 
     name: str
-    head: Head
+    head: Head | None
     fields: tuple[str, ...]
     label: str
-    index: str
-    metrics: tuple[str, ...]
     train: str
-    dev: Mapping[str, str]
-    test: Mapping[str, str]
+    index: str = 'index'
+    metrics: tuple[str, ...] = ()
+    dev: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    test: Mapping[str, str] = dataclasses.field(default_factory=dict)
     headerless: tuple[str, ...] = ()
     incomplete_rows: bool = False
     gluonnlp: str = ''
+
+    def of(self, head: Head) -> Task:
+        """The task with a head, and with the usual metrics of its kind if it has none; ValueError if a metric
+        does not go with it.
+        """
+        problems = []
+        for name in self.metrics:
+            wanted = 'regression' if name in CORRELATIONS else 'classification'
+            if head.kind != wanted:
+                problems.append(f'metric {name!r} goes with a {wanted}, and the head is {head.kind}')
+            elif name == 'f1' and len(head.labels) != 2:
+                problems.append(f"metric 'f1' goes with two labels, and there are {len(head.labels)}")
+        if problems:
+            raise ValueError('; '.join(problems))
+        usual = CORRELATIONS if head.kind == 'regression' else ('accuracy',)
+        return dataclasses.replace(self, head=head, metrics=self.metrics or usual)
 
 
 class _TaskFile(BaseModel):
@@ -71,33 +90,27 @@ class _TaskFile(BaseModel):
 
     model_config = ConfigDict(strict=True, extra='forbid')
 
-    format: Literal[1]
-    name: str = Field(pattern=r'\S')
-    head: str
-    labels: list[str]
+    format: Literal[1] = 1
+    name: str = Field('', pattern=r'\S')
+    head: str | None = None
+    labels: list[str] = []
     names: list[str] | None = None
     fields: list[str] = Field(min_length=1, max_length=2)
     label: str
-    index: str
-    metrics: list[str] = Field(min_length=1)
+    index: str = 'index'
+    metrics: list[str] = []
     train: str
-    dev: dict[str, str] = Field(min_length=1)
-    test: dict[str, str]
-    headerless: list[str] | None
-    incomplete_rows: bool
-    gluonnlp: str
+    dev: dict[str, str] = {}
+    test: dict[str, str] = {}
+    headerless: list[str] | None = None
+    incomplete_rows: bool = False
+    gluonnlp: str = ''
 
     @model_validator(mode='after')
     def _check(self) -> _TaskFile:
-        problems = []
-        for name in self.metrics:
-            wanted = 'regression' if name in CORRELATIONS else 'classification'
-            if name not in METRICS:
-                problems.append(f'metric {name!r} is none of {", ".join(METRICS)}')
-            elif self.head != wanted:
-                problems.append(f'metric {name!r} goes with a {wanted}, and the head is {self.head}')
-            elif name == 'f1' and len(self.labels) != 2:
-                problems.append(f"metric 'f1' goes with two labels, and there are {len(self.labels)}")
+        problems = [
+            f'metric {name!r} is none of {", ".join(METRICS)}' for name in self.metrics if name not in METRICS
+        ]
         problems += [
             f'test: {name!r:.80} is no plain file name; call it predictions.tsv'
             for name in self.test
@@ -132,23 +145,22 @@ def read_task(path: Path) -> Task:
     ------
     FileNotFoundError, ValueError
         If there is no such file; a key is missing, unknown or of the wrong kind; a metric does not go with
-        the head; a submission has no plain file name; or two of the training, dev and test sets have one
-        name.
+        the head, if that is known; a submission has no plain file name; or two of the training, dev and test
+        sets have one name.
     """
+    path = Path(path)
     file = checked(_TaskFile, read_json(path), source=path)
+    same = file.model_dump(exclude={'format', 'name', 'head', 'labels', 'names'}, exclude_none=True)
+    same = {key: tuple(value) if isinstance(value, list) else value for key, value in same.items()}
+    task = Task(name=file.name or path.stem, head=None, **same)
+    kind = file.head or ('classification' if file.labels else None)
+    if kind is None:
+        return task
     columns = (*file.fields, file.label)
     try:
-        head = Head(file.head, tuple(file.labels), file.name, tuple(file.names or ()), columns)
+        return task.of(Head(kind, tuple(file.labels), task.name, tuple(file.names or ()), columns))
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from error
-    same = file.model_dump(exclude={'format', 'head', 'labels', 'names', 'fields', 'metrics', 'headerless'})
-    return Task(
-        head=head,
-        fields=tuple(file.fields),
-        metrics=tuple(file.metrics),
-        headerless=tuple(file.headerless or ()),
-        **same,
-    )
 
 
 def names() -> list[str]:

@@ -123,11 +123,34 @@ def test_head_without_a_task_goes_on_under_the_name_of_the_task(finished, glue, 
     finetune_glue(recipe_for(tmp_path / 'unnamed', glue, tmp_path, epochs=1))
     left = read_model(tmp_path / 'run' / 'seed-1').head
     assert (left, left.names) == (saved.head, saved.head.names) and left.task == 'SST-2'
-    for head in (Head('classification', ('1', '0'), 'SST-2'), Head('regression', (), 'STS-B')):
+    for head in (Head('classification', ('no', 'yes'), 'SST-2'), Head('regression', (), 'STS-B')):
         with pytest.raises(ValueError, match='the head of classification with the labels 0, 1, and'):
             start_parameters(unnamed, head, seed=1)
-    with pytest.raises(ValueError, match='the head of SST-2 with'):
-        start_parameters(saved, unnamed.head, seed=1)
+
+
+@pytest.mark.parametrize(
+    'own, wanted, rows',
+    [
+        (('0', '1'), Head('classification', ('1', '0'), 'SST-2'), [1, 0]),
+        (('NEGATIVE', 'POSITIVE'), Head('classification', ('0', '1'), '', ('negative', 'positive')), [0, 1]),
+        (('positive', 'negative'), Head('classification', ('Negative', 'Positive')), [1, 0]),
+        (('LABEL_0', 'LABEL_1'), Head('classification', ('1', '0')), [1, 0]),
+        (('positive', 'negative'), Head('classification', ('bad', 'good')), None),
+        (('LABEL_0', 'LABEL_1'), Head('classification', ('1', '2')), None),
+        (('a', 'A'), Head('classification', ('A', 'a')), [1, 0]),
+    ],
+)
+def test_labels_are_matched_by_name_or_refused_with_the_flag(finished, own, wanted, rows):
+    saved = dataclasses.replace(
+        read_model(finished[0] / 'run' / 'seed-1'), head=Head('classification', own), vocabulary=None
+    )
+    if rows is None:
+        with pytest.raises(ValueError, match=f'--labels {own[0]}=…,{own[1]}=… says which of '):
+            start_parameters(saved, wanted, seed=1)
+        return
+    start = start_parameters(saved, wanted, seed=1)
+    for name in ('task.weight', 'task.bias'):
+        np.testing.assert_array_equal(start[name], saved.parameters[name][rows])
 
 
 def test_gates_are_folded_first(glue, tmp_path):

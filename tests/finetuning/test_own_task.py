@@ -1,19 +1,22 @@
 """A task of the user's own: what is refused before the first step, and what is said of its data."""
 
+import csv
 import dataclasses
 import json
 import logging
+from pathlib import Path
 
 import pytest
-from helpers.finetuned import recipe_for
+from helpers.finetuned import recipe_for, sentences, values_for
 from helpers.tiny import ROOT
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.finetuning.recipes import finetune_glue, prepare_glue
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.machine import ORIGIN
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.trimming import TRIM
 from gluon_optbert.training.distributed import Workers
 
@@ -67,6 +70,101 @@ def test_training_set_of_one_label_is_remarked(model_directory, glue, tmp_path, 
         f'{tmp_path / "train.tsv"}: all 2 rows that are trained on have the label {label}, so there is '
         f'nothing to tell apart'
     )
+
+
+def tables(directory, names=('text', 'label'), words=('bad', 'good'), count=60):
+    """A CSV file of letters whose labels are words, and the same as a directory of JSON lines and TSV."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = [(text, words[label]) for text, label in sentences(count, 0)]
+    with open(directory / 'reviews.csv', 'w', newline='', encoding='utf-8') as file:
+        csv.writer(file).writerows([('id', *names), *((i, *row) for i, row in enumerate(rows))])
+    (directory / 'split').mkdir()
+    lines = [json.dumps(dict(zip(names, row))) for row in rows]
+    (directory / 'split' / 'train.jsonl').write_text('\n'.join(lines[:41]))
+    cells = ['\t'.join(row) for row in (names, *rows[41:])]
+    (directory / 'split' / 'validation.tsv').write_text('\n'.join(cells))
+    (directory / 'split' / 'test.tsv').write_text('\n'.join(cells))
+    return directory
+
+
+def own_recipe(model, data, base, **more):
+    values = {**values_for(model, data, base), 'epochs': 8, **more}
+    return fill(GlueRecipe, {name: value for name, value in values.items() if name != 'task'})
+
+
+@pytest.mark.parametrize(
+    'file, names, stated',
+    [
+        ('reviews.csv', ('text', 'label'), {}),
+        ('reviews.csv', ('body', 'stars'), {'text': 'body', 'label': 'stars'}),
+        ('reviews.csv', ('label', 'text'), {'text': 'label', 'label': 'text', 'kind': 'classification'}),
+        ('split', ('body', 'verdict'), {'text': 'body'}),
+    ],
+)
+def test_table_of_texts_and_labels_is_a_task(model_directory, tmp_path, file, names, stated):
+    tables(tmp_path / 'data', names)
+    result = finetune_glue(own_recipe(model_directory, tmp_path / 'data' / file, tmp_path, **stated))
+    head = read_model(tmp_path / 'run' / 'seed-1').head
+    assert (head, head.columns) == (Head('classification', ('bad', 'good')), names)
+    counts = {'train': 41, 'dev': 19, 'predictions.tsv': 19} if file == 'split' else {'train': 54, 'dev': 6}
+    assert result.samples == counts and result.task == Path(file).stem
+    assert file == 'split' or result.mean['dev/accuracy'] > result.majority['dev/accuracy']
+    assert (tmp_path / 'run' / 'seed-1' / 'predictions.tsv').is_file() == (file == 'split')
+
+
+def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
+    data = tables(tmp_path / 'data') / 'reviews.csv'
+    named = {'labels': 'negative=bad,positive=good'}
+    finetune_glue(own_recipe(model_directory, data, tmp_path, **named))
+    tuned = tmp_path / 'run' / 'seed-1'
+    settings = {'steps': 2, 'alpha_steps': 2, 'log_every': 1, 'batch_size': 8, 'target': 0.8}
+    for model, output in ((tuned, 'pruned'), (tmp_path / 'pruned' / 'round-1' / 'model', 'again')):
+        prune_task(TaskPruneRecipe(model=model, data=data, output=tmp_path / output, **settings))
+        head = read_model(tmp_path / output / 'round-1' / 'model').head
+        assert head.labels == ('bad', 'good') and head.names == ('negative', 'positive')
+        assert head.columns == ('text', 'label')
+    with pytest.raises(ValueError, match="dev.csv: line 3 has the label 'fair', wanted bad or good"):
+        (tmp_path / 'dev.csv').write_text('text,label\na b,bad\na,fair\nb,good\n')
+        prune_task(TaskPruneRecipe(model=tuned, data=tmp_path / 'dev.csv', output=tmp_path / 'x', **settings))
+
+
+@pytest.mark.parametrize(
+    'content, more, says',
+    [
+        ('text;label\na;1\n', {'text': 'text'}, 'semicolons found, commas expected'),
+        ('text,label\na,1\na,1\n', {}, 'a classification has two different labels'),
+        ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
+        ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
+        ('text,label\na,1\nb,0\n', {'labels': '0,1'}, '--labels is name=label for each of the labels 0, 1'),
+        ('text,label\na,1\nb,0\n', {'text': 'a,b,c'}, 'must be one column or two'),
+    ],
+)
+def test_table_that_says_too_little_is_refused(model_directory, tmp_path, content, more, says):
+    (tmp_path / 'own.csv').write_text(content)
+    with pytest.raises(ValueError, match=says):
+        values = {**values_for(model_directory, tmp_path / 'own.csv', tmp_path), 'task': None, **more}
+        finetune_glue(fill(GlueRecipe, values))
+
+
+def test_directory_without_one_training_file_is_refused(model_directory, tmp_path):
+    for names, found in (([], 'none'), (['train.csv', 'train.tsv'], 'train.csv, train.tsv')):
+        for name in names:
+            (tmp_path / name).write_text('text,label\n')
+        with pytest.raises(ValueError, match=f'wanted one file train.csv, .tsv or .jsonl, found {found}'):
+            finetune_glue(own_recipe(model_directory, tmp_path, tmp_path))
+
+
+def test_task_file_needs_what_cannot_be_guessed(model_directory, tmp_path):
+    tables(tmp_path / 'data')
+    path = tmp_path / 'own.json'
+    path.write_text(json.dumps({'fields': ['text'], 'label': 'label', 'train': 'reviews.csv'}))
+    recipe = recipe_for(model_directory, tmp_path / 'data', tmp_path, task=str(path))
+    result = finetune_glue(recipe)
+    head = read_model(tmp_path / 'run' / 'seed-1').head
+    assert head == Head('classification', ('bad', 'good'), 'own') and result.samples == {
+        'train': 54,
+        'dev': 6,
+    }
 
 
 def test_network_with_a_head_of_another_kind_is_not_pruned_for_a_task_of_the_same_name(
