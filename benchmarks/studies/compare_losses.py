@@ -49,8 +49,8 @@ def measure(path: Path, arguments: argparse.Namespace, workers: Workers) -> tupl
         ctx=workers.context(),
     )
     losses = losses_of(network, shards, workers, batch_size=arguments.batch_size, limit=arguments.limit)
-    if workers.first and model.progress.untrained:
-        print(f'{path}: its heads of pre-training were never trained')
+    if workers.first and 'mlm' in (model.progress.untrained or ()):
+        print(f'{path}: its MLM head was never trained')
     return int(ParameterCost().cost(model.architecture)), losses
 
 

@@ -16,7 +16,7 @@ FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are propos
 @command
 def make_shards(argv=None):
     """Turn raw text into shards for pre-training."""
-    from ..text.make_shards import ShardRecipe, described_layouts
+    from ..text.make_shards import ShardRecipe
     from ..text.make_shards import make_shards as run
 
     example = line('optbert-make-shards', '--input', 'TEXT_DIR', '--vocab', 'vocab.txt', '--output', 'SHARDS')
@@ -32,8 +32,7 @@ def make_shards(argv=None):
             count(done - before)
             before = done
 
-        summary = run(recipe, progress=progress)
-    print(f'read {described_layouts(summary.layouts)}')
+        summary = run(recipe, progress=progress, say=lambda found: print(found, flush=True))
     for split, instances in summary.instances.items():
         print(
             f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '

@@ -294,9 +294,9 @@ def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
 
 def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> dict[str, float]:
     """The MLM loss of a network in nats per masked token, as a field of a row; none if nothing is masked, or
-    if its heads are random.
+    if its MLM head is random.
     """
-    if not isinstance(batches[0], Batch) or saved.progress.untrained:
+    if not isinstance(batches[0], Batch) or 'mlm' in (saved.progress.untrained or ()):
         return {}
     network, loss = _network(saved), PretrainingLoss()
     mlm = sum(float(pretraining_losses(network, loss, batch)[0].asscalar()) for batch in batches)

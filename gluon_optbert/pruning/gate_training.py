@@ -28,7 +28,7 @@ from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
 from ..training.pretrain import Pretraining
 from ..training.recipe import open_shards
-from .objectives import read_start
+from .objectives import check_heads, read_start
 from .penalty import PENALTIES, Penalty
 
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
@@ -377,8 +377,10 @@ def train_gates(
     TrainingDiverged, Terminated
         From `train`.
     """
-    saved = start if isinstance(start, SavedModel) else read_start(Path(start), heads=teacher is None)
+    saved = start if isinstance(start, SavedModel) else read_start(Path(start))
     source = shards if isinstance(shards, Shards) else open_shards(Path(shards), saved.vocabulary)['train']
+    if teacher is None:
+        check_heads(saved, source, start if isinstance(start, Path | str) else 'the network')
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
     workers = workers or Workers()
 

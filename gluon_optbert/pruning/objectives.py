@@ -44,7 +44,7 @@ from ..training.distributed import Workers
 from ..training.held_out import Losses, difference, losses_of
 from ..training.objective import Objective, Phase
 from ..training.pretrain import Pretraining
-from ..training.recipe import check_shards_fit, open_shards
+from ..training.recipe import check_shards_fit, lacking, open_shards, trained_parts
 from .trimming import trim
 
 if TYPE_CHECKING:  # the recipe lists the methods, which read objectives
@@ -112,6 +112,8 @@ class PruningObjective:
         Fields of `NetworkSettings` that the networks of `labelled`, `gates` and `recovery` need.
     states_alone : bool
         Whether recovery learns states and nothing that needs the heads, so that these are not trained.
+    heads : tuple of str
+        The heads of pre-training, of `PARTS`, that the losses of labels train.
     reports_embeddings : bool
         Whether embeddings are compared whatever the recipe says, for want of another measure.
     first_batch : int
@@ -127,6 +129,7 @@ class PruningObjective:
     gate_settings: Mapping[str, Any] = {}
     recovery_settings: Mapping[str, Any] = {}
     states_alone = False
+    heads: tuple[str, ...] = tuple(PARTS)
     reports_embeddings = False
     first_batch = 0
 
@@ -190,13 +193,13 @@ class PruningObjective:
         raise NotImplementedError
 
     def recovered_parameters(self, model: OptBERTModel) -> dict[str, gluon.Parameter] | None:
-        """The parameters that recovery trains: those below the heads with `states_alone`, perhaps without
-        word embeddings; None for all.
+        """The parameters that recovery trains: those below the heads with `states_alone`, else without heads
+        that have no loss, and perhaps without word embeddings; None for all.
         """
         left = {WORDS} if self.recipe.freezes_words else set()
-        if self.states_alone:
-            table = parameter_table(model.architecture)
-            left |= {name for name, spec in table.items() if spec.part in PARTS}
+        unlearnt = PARTS.keys() - (() if self.states_alone else self.heads)
+        table = parameter_table(model.architecture)
+        left |= {name for name, spec in table.items() if spec.part in unlearnt}
         return (
             {name: one for name, one in named_parameters(model).items() if name not in left} if left else None
         )
@@ -234,7 +237,9 @@ class PretrainingObjective(PruningObjective):
         self._shards = open_shards(recipe.shards, start.vocabulary)
         check_shards_fit(self._shards, start.architecture, 'the network')
         check_memory(self._shards['train'], recipe.batch_size)
-        self.reports_embeddings = start.progress.untrained is not None or recipe.without_labels
+        self.heads = trained_parts(self._shards['train'])
+        self._untrained = lacking(start, self._shards['train'])
+        self.reports_embeddings = bool(self._untrained) or recipe.without_labels
         self.first_batch = start.progress.next_batch
         self.states_alone = recipe.taught is not None and not weights.need_heads
         self._gate_weights = Weights(labels=0.0, scores=0.0) if recipe.gate_teacher else weights.for_gates
@@ -254,10 +259,12 @@ class PretrainingObjective(PruningObjective):
 
     @staticmethod
     def read(recipe: PruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
-        start = read_model(recipe.model)
-        start = untrimmed(read_start(recipe.model, heads=recipe.decided(start).need_heads))
+        shards = Shards.open(recipe.shards)
+        start = untrimmed(read_start(recipe.model))
+        if recipe.decided(start).need_heads:
+            check_heads(start, shards, recipe.model)
         if recipe.trim:
-            vocabulary = Shards.open(recipe.shards, split='train').vocabulary()
+            vocabulary = shards.vocabulary()
             if vocabulary == start.vocabulary:
                 raise ValueError(
                     f'trim: {recipe.shards} has the whole vocabulary of {recipe.model}, and nothing is left '
@@ -314,7 +321,7 @@ class PretrainingObjective(PruningObjective):
         return kind(model, self.workers, *shards, **taught)
 
     def evaluate(self, saved: SavedModel) -> HeldOut | None:
-        return None if self.start.progress.untrained is not None else self._losses(saved).measured
+        return None if self._untrained else self._losses(saved).measured
 
     def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
         return difference(self._losses(one), self._losses(other), self.workers)[1]
@@ -334,19 +341,13 @@ class PretrainingObjective(PruningObjective):
         return embed(self.build(saved, **OF_LAST_STATE), batches)
 
 
-def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
-    """The model in a directory, if it can be pruned.
-
-    Parameters
-    ----------
-    directory : Path
-    heads : bool
-        Whether its heads of pre-training have to be trained.
+def read_start(directory: Path) -> SavedModel:
+    """The model in a directory, if it can be pruned; its heads may be random, see `check_heads`.
 
     Raises
     ------
     ValueError
-        If it lacks heads of pre-training, they are not trained, or it still has gates.
+        If it lacks heads of pre-training, or still has gates.
     """
     start = read_model(directory)
     if start.head != PRETRAINING:
@@ -354,16 +355,19 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
             f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
             'pre-training; prune the network that it was fine-tuned from'
         )
-    untrained = start.progress.untrained
-    if untrained and heads:
-        lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
-        raise ValueError(
-            f'{directory} was imported without {lacking}, and these weights are random; train them first, '
-            f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
-            'states alone, as the recipe encoder does: --labels none'
-        )
     check_folded(start, directory)
     return start
+
+
+def check_heads(start: SavedModel, shards: Shards, source: object) -> None:
+    """Refuse a network with random heads of pre-training that the losses on shards read; ValueError."""
+    if untrained := lacking(start, shards):
+        raise ValueError(
+            f'{source} has no trained {" and no trained ".join(PARTS[part] for part in untrained)}: these '
+            f'weights are random; train them first, with {named("optbert-pretrain")} --train heads or its '
+            'recipe imported_heads. Or learn from its states alone, as the recipe encoder does: '
+            '--labels none'
+        )
 
 
 def untrimmed(saved: SavedModel) -> SavedModel:

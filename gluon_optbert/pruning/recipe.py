@@ -19,11 +19,12 @@ from ..network.saved_model import SavedModel, read_model
 from ..network.settings import check_precision
 from ..runs.recipe import Seed, Share, ShareOrZero, differing, option, read_yaml
 from ..runs.run_directory import RECIPE
+from ..text.shards import Shards
 from ..training.distillation import PARTS_OF_LOSS, STATES_ALONE, WITH_LABELS, Weights
 from ..training.distributed import Workers
 from ..training.objective import Phase
 from ..training.optimization import OF_WEIGHTS
-from ..training.recipe import TrainingRecipe, WeightRecipe
+from ..training.recipe import TrainingRecipe, WeightRecipe, lacking
 from .gate_training import GateSettings, Settling
 from .methods import METHODS
 from .penalty import PENALTIES
@@ -415,6 +416,7 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     def decided(self, start: SavedModel) -> PruneRecipe:
         """The recipe with the labels that a network has, where it leaves them open and needs some."""
         unlabelled = self.labels is None and self.need_heads and start.progress.untrained
+        unlabelled = unlabelled and lacking(start, Shards.open(self.shards))
         return self.replace(labels='none') if unlabelled else self
 
     def round_steps(self, base: SavedModel) -> tuple[int, int]:

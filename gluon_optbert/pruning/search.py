@@ -29,8 +29,10 @@ from ..runs.files import write_file
 from ..runs.programs import named
 from ..runs.recipe import option, read_yaml
 from ..runs.run_directory import RECIPE, RunDirectory, State
+from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
+from ..training.recipe import lacking
 from .algorithm import MODEL, STAGES, prune
 from .objectives import PretrainingObjective, read_start
 from .recipe import PruneRecipe, unreachable
@@ -427,8 +429,8 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
     workers = workers or Workers()
     directory = RunDirectory(recipe, may_change=('trials',))
     if directory.state is State.NEW:
-        start = read_start(recipe.model, heads=False)
-        if start.progress.untrained:
+        start = read_start(recipe.model)
+        if lacking(start, Shards.open(recipe.shards)):
             raise ValueError(
                 f'a search compares held-out MLM losses, and the heads of {recipe.model} are not trained; '
                 f'train them first, with {named("optbert-pretrain")} --train heads'

@@ -31,7 +31,7 @@ from ..finetuning.recipes import (
 )
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
-from ..pruning.objectives import read_start
+from ..pruning.objectives import check_heads, read_start
 from ..pruning.recipe import PruneRecipe
 from ..runs.files import running, write_file
 from ..runs.recipe import RecipeError, check_same, differing, fill, overridden, read_yaml, save, to_dict
@@ -365,7 +365,7 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     tasks = tuple(task for task in task_names(table) if not asked or slug_of(task) in asked)
     scratch_steps = recipe.scratch_steps or base.progress.trained_steps
     pruning = pruning_of(recipe, base)
-    open_shards(pruning.shards, base.vocabulary)
+    check_heads(base, open_shards(pruning.shards, base.vocabulary)['train'], recipe.base)
     table_plan = Plan(
         recipe,
         table,

@@ -58,6 +58,7 @@ CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed,
 
 # What a round does to a network; recovery also starts from the cut, where the fit of the layers was left out.
 CUT, RECOVERY = 'cut', 'recovery'
+_MAY_LACK = ('nsp_loss', 'nsp_accuracy', 'mlm_standard_error')  # of `HeldOut`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +71,9 @@ class HeldOut:
         Nats per masked token.
     mlm_accuracy : float
         The share of the masked tokens, from 0 to 1.
-    nsp_loss : float
-        Nats per instance.
-    nsp_accuracy : float
+    nsp_loss : float, optional
+        Nats per instance; None if these are no pairs.
+    nsp_accuracy : float, optional
         The share of the instances, from 0 to 1.
     instances : int
         That were looked at.
@@ -82,18 +83,21 @@ class HeldOut:
 
     mlm_loss: float
     mlm_accuracy: float
-    nsp_loss: float
-    nsp_accuracy: float
+    nsp_loss: float | None
+    nsp_accuracy: float | None
     instances: int
     mlm_standard_error: float | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HeldOut:
         """The inverse of `to_dict`; ValueError if one is missing or no number."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        if values.get(names[-1]) is None:
-            names.pop()
-        return cls(**{name: _number(values.get(name)) for name in names})
+        given = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
+        return cls(
+            **{
+                name: None if value is None and name in _MAY_LACK else _number(value)
+                for name, value in given.items()
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, without those that are not known."""
@@ -389,7 +393,7 @@ class Progress:
     def held_out(self) -> HeldOut | None:
         """The last evaluation of pre-training; None if there was none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
-        known = all(value is not None for name, value in values.items() if name != 'mlm_standard_error')
+        known = all(value is not None for name, value in values.items() if name not in _MAY_LACK)
         return HeldOut(**values) if known else None
 
     @property

@@ -1,4 +1,5 @@
-"""Tokenised documents → instances for masked language modelling and next-sentence prediction.
+"""Tokenised documents → instances for masked language modelling, and for next-sentence prediction unless
+that is left out.
 
 The procedure is BERT's (Devlin et al. 2018, section 3.1 and appendix A.2), with the packing of its released
 program: sentences are gathered up to the wanted length and cut in two; the second part stays, or is replaced
@@ -6,6 +7,7 @@ by a segment of another document."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import random
@@ -15,7 +17,7 @@ import numpy as np
 
 from .shards import record_dtype
 
-SPECIALS = 3  # [CLS] A [SEP] B [SEP]
+SPECIALS = 3  # [CLS] A [SEP] B [SEP], of a pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,7 @@ class InstanceSpec:
     masked_share: float
     short_share: float
     whole_words: bool
+    next_sentence: bool
     cls_id: int
     sep_id: int
     mask_id: int
@@ -94,6 +97,20 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
             first = end
 
 
+def single_segments(tokens: Tokens, *, room: int, short_share: float, seed: int) -> Iterator[Pair]:
+    """Segments without a second one: every token of a document once, at most `room` at a time, in whole
+    sentences where they fit. These are RoBERTa's DOC-SENTENCES (Liu et al. 2019, section 4.2)."""
+    generator = random.Random(seed)
+    starts = tokens.sentences.tolist()
+    for first, last in itertools.pairwise(tokens.sentences[tokens.documents].tolist()):
+        while first < last:
+            target = generator.randint(2, room) if generator.random() < short_share else room
+            end = min(starts[bisect.bisect_right(starts, first + target) - 1], last)
+            end = end if end > first else min(first + target, last)  # a part of a sentence that is longer
+            yield first, end, end, end, False
+            first = end
+
+
 def _elsewhere(
     starts: list[int], borders: list[int], number: int, length: int, generator: random.Random
 ) -> tuple[int, int]:
@@ -145,19 +162,20 @@ def make_instances(
     np.ndarray of `spec.dtype`
     """
     seed = int.from_bytes(generator.bytes(16), 'little')
-    pairs = list(
-        segment_pairs(tokens, room=spec.max_seq_length - SPECIALS, short_share=spec.short_share, seed=seed)
-    )
+    segments, specials = (segment_pairs, SPECIALS) if spec.next_sentence else (single_segments, SPECIALS - 1)
+    room = spec.max_seq_length - specials
+    pairs = list(segments(tokens, room=room, short_share=spec.short_share, seed=seed))
     records = np.zeros(len(pairs), spec.dtype)
     for ids, types, (a0, a1, b0, b1, _) in zip(records['input_ids'], records['segment_ids'], pairs):
         a, end = a1 - a0 + 1, a1 - a0 + b1 - b0 + 2
-        ids[0], ids[a], ids[end] = spec.cls_id, spec.sep_id, spec.sep_id
+        ids[0], ids[a] = spec.cls_id, spec.sep_id
         ids[1:a] = tokens.ids[a0:a1]
-        ids[a + 1 : end] = tokens.ids[b0:b1]
-        types[a + 1 : end + 1] = 1
+        if spec.next_sentence:
+            ids[a + 1 : end], ids[end] = tokens.ids[b0:b1], spec.sep_id
+            types[a + 1 : end + 1] = 1
     bounds = np.array(pairs, dtype=np.int64).reshape(-1, 5)
     first_lengths = bounds[:, 1] - bounds[:, 0]
-    records['valid_lengths'] = first_lengths + bounds[:, 3] - bounds[:, 2] + SPECIALS
+    records['valid_lengths'] = first_lengths + bounds[:, 3] - bounds[:, 2] + specials
     records['next_sentence_labels'] = bounds[:, 4]
     mask(records, first_lengths, spec, generator, continues)
     return records

@@ -43,11 +43,13 @@ from . import tokenizer as vocabulary
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
 from .layouts import LAYOUTS
+from .sentences import ends_sentence
 from .shards import SPLITS, ShardFile, write_shard
 
 log = logging.getLogger(__name__)
 
 _BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those of chunks
+_COUNTED = 5_000_000  # characters of a layout in which sentences are counted before shards are made
 _TOKEN_CHARACTERS = 4.5  # of English, roughly; only the number of buckets follows from it
 
 
@@ -72,6 +74,11 @@ class ShardRecipe(Recipe):
         'share of instances with a random shorter length', 0.1
     )
     dupe_factor: PositiveInt = option('passes over the text, each with new pairs and masks', 5)
+    next_sentence: bool = option(
+        'make pairs of segments for next-sentence prediction; false: single segments of one document, which '
+        'are trained on without that loss',
+        True,
+    )
     whole_word_masking: bool = option('mask all pieces of a word together', False)
     held_out: Annotated[float, Field(ge=0, le=0.5)] = option(
         'share of the documents that are held out for evaluation; 0 for none', 0.01
@@ -99,13 +106,39 @@ class ShardRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """Result of the first reading of the input."""
+    """Result of the first reading of the input.
+
+    Parameters
+    ----------
+    files, layouts : tuple
+        Every file, and its layout.
+    documents, characters : int
+    held_out : frozenset of int
+        Numbers of documents.
+    counts : mapping of str to Counter
+        Of each layout: ``files``, ``documents``, and of the ``counted`` documents among them ``sentences``,
+        those that are ``unended``, and documents with ``several``.
+    """
 
     files: tuple[Path, ...]
-    layouts: tuple[str, ...]  # of each file
+    layouts: tuple[str, ...]
     documents: int
     characters: int
-    held_out: frozenset  # numbers of documents
+    held_out: frozenset
+    counts: Mapping[str, Counter]
+
+    def lines(self) -> list[str]:
+        """What was found, for people."""
+        lines = []
+        for layout, counts in sorted(self.counts.items()):
+            files, documents, counted = counts['files'], counts['documents'], counts['counted']
+            line = f'{files:,} file{"s" * (files > 1)} as {layout}: {documents:,} documents'
+            if counts['sentences']:
+                first = f' (of the first {counted:,})' if counted < documents else ''
+                line += f', {counts["sentences"] / counted:.1f} sentences a document{first}, '
+                line += f'{counts["unended"] / counts["sentences"]:.1%} of them without an end mark'
+            lines.append(line)
+        return lines
 
 
 def survey(recipe: ShardRecipe) -> Survey:
@@ -114,34 +147,45 @@ def survey(recipe: ShardRecipe) -> Survey:
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing or unreadable, or there are too few documents to make pairs and to hold some out.
+        If a file is missing or unreadable, there are too few documents to make pairs and to hold some out, or
+        pairs are wanted and no document has two sentences.
     """
     vocab = recipe.vocab.resolve()
     files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
     wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
-    count = characters = 0
+    total: Counter = Counter()
+    counts = {layout: Counter(files=number) for layout, number in Counter(wanted).items()}
     for path, layout in zip(files, wanted):
         for document in documents.read_documents(path, layout):
-            count += 1
-            characters += document.characters
-    least = 4 if recipe.held_out else 2
+            total.update(documents=1, characters=document.characters)
+            counts[layout]['documents'] += 1
+            if counts[layout]['characters'] < _COUNTED or not total['several']:
+                sentences = documents.sentences_of(document)
+                several, unended = len(sentences) > 1, sum(not ends_sentence(one) for one in sentences)
+                counts[layout].update(counted=1, sentences=len(sentences), unended=unended)
+                counts[layout]['characters'] += document.characters
+                total['several'] += several
+    count, own = total['documents'], 2 if recipe.next_sentence else 1
+    surveyed = Survey(tuple(files), tuple(wanted), count, total['characters'], frozenset(), counts)
+    inputs, found = ', '.join(map(str, recipe.input)), '; '.join(surveyed.lines())
+    least = 2 * own if recipe.held_out else own
     if count < least:
         raise ValueError(
-            f'{", ".join(map(str, recipe.input))}: {count} documents in '
-            f'{described_layouts(Counter(wanted)) or "no file but the vocabulary"}, at least {least} are '
-            'needed, for random segments come from another document and two are held out but for '
-            '--held-out 0; add text, or give the right --layout'
+            f'{inputs}: {count} documents in {found or "no file but the vocabulary"}; at least {least} are '
+            f'needed, because {own} of them are held out but for --held-out 0'
+            f'{", and random segments come from another one" * recipe.next_sentence}; add text, or give the '
+            'right --layout'
         )
-    # those whose hashes are the smallest: the wanted share, two at least, two left to train on
-    share = min(max(round(count * recipe.held_out), 2), count - 2) if recipe.held_out else 0
+    if recipe.next_sentence and not total['several']:
+        raise ValueError(
+            f'{inputs}: no document has two sentences in {found}; every second segment would be a random '
+            'one, and next-sentence prediction would learn nothing; give the right --layout, leave blank '
+            'lines between documents alone, or make no pairs, with --next-sentence false'
+        )
+    # those whose hashes are the smallest: the wanted share, `own` at least, `own` left to train on
+    share = min(max(round(count * recipe.held_out), own), count - own) if recipe.held_out else 0
     hashed = ((hashlib.sha256(f'{recipe.seed}:{i}'.encode()).digest(), i) for i in range(count))
-    held_out = frozenset(i for _, i in heapq.nsmallest(share, hashed))
-    return Survey(tuple(files), tuple(wanted), count, characters, held_out)
-
-
-def described_layouts(layouts: Mapping[str, int]) -> str:
-    """Number of files by layout: ``3 files as book``."""
-    return ', '.join(f'{count} file{"s" * (count > 1)} as {name}' for name, count in sorted(layouts.items()))
+    return dataclasses.replace(surveyed, held_out=frozenset(i for _, i in heapq.nsmallest(share, hashed)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +298,7 @@ class _Worker:
             masked_share=recipe.masked_share,
             short_share=recipe.short_share,
             whole_words=recipe.whole_word_masking,
+            next_sentence=recipe.next_sentence,
             cls_id=vocab['[CLS]'],
             sep_id=vocab['[SEP]'],
             mask_id=vocab['[MASK]'],
@@ -371,14 +416,18 @@ class ShardSummary:
     tokens: dict[str, int]
     instances: dict[str, int]
     shards: dict[str, int]
-    layouts: dict[str, int]  # files of each
     bytes: int
     seconds: float
     workers: int
     peak_memory_bytes: int  # of all processes together
 
 
-def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | None = None) -> ShardSummary:
+def make_shards(
+    recipe: ShardRecipe,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] = log.info,
+) -> ShardSummary:
     """Make a directory of shards; see `ShardRecipe` and the module.
 
     Parameters
@@ -386,6 +435,8 @@ def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | N
     recipe : ShardRecipe
     progress : callable, optional
         Called with the characters done and the characters in all.
+    say : callable
+        Called with lines about the text before shards are made of it.
 
     Raises
     ------
@@ -408,14 +459,8 @@ def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | N
         recipe = recipe.replace(cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
         workers = recipe.workers or processors()
         surveyed = survey(recipe)
-        layouts = Counter(surveyed.layouts)
-        log.info(
-            '%d documents, %d characters in %d files (%s)',
-            surveyed.documents,
-            surveyed.characters,
-            len(surveyed.files),
-            described_layouts(layouts),
-        )
+        for found in surveyed.lines():
+            say(found)
         counts = {split: Counter() for split in SPLITS if split == 'train' or surveyed.held_out}
         memory: dict[int, int] = {}  # of each process
         done = 0
@@ -444,7 +489,6 @@ def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | N
     return ShardSummary(
         output=recipe.output,
         workers=workers,
-        layouts=dict(layouts),
         bytes=sum(file['bytes'] for entry in splits.values() for file in entry['shards']),
         seconds=time.perf_counter() - began,
         peak_memory_bytes=sum(memory.values()),
@@ -484,6 +528,7 @@ def _manifest(recipe: ShardRecipe, vocab: vocabulary.Vocabulary, splits: Mapping
         'max_seq_length': recipe.max_seq_length,
         'max_predictions': recipe.predictions,
         'cased': recipe.cased,
+        'next_sentence': recipe.next_sentence,
         'vocabulary': {'size': len(vocab), 'sha256': vocabulary.vocabulary_hash(vocab)},
         'recipe': {
             name: value for name, value in to_dict(recipe).items() if name not in ('output', 'workers')

@@ -97,6 +97,7 @@ class Manifest(_Entry):
     vocabulary: VocabularyEntry
     splits: dict[Literal['train', 'heldout'], SplitEntry] = Field(min_length=1)
     cased: bool | None = None
+    next_sentence: bool = True
 
     @model_validator(mode='after')
     def _check_shards(self) -> Manifest:
@@ -261,6 +262,11 @@ class Shards:
         for number in range(len(shards.files)):
             shards.read(number) if verify else shards._check_size(number)
         return shards
+
+    @property
+    def next_sentence(self) -> bool:
+        """Whether instances are pairs for next-sentence prediction, and not single segments."""
+        return self.manifest.get('next_sentence', True)
 
     @property
     def instances(self) -> int:

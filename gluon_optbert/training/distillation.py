@@ -140,9 +140,9 @@ def check_teacher(
             f'{source}: the teacher and the network that it is to teach differ in their vocabularies'
         )
     check_folded(teacher, f'the teacher {source}')
-    if heads and (teacher.head != PRETRAINING or teacher.progress.untrained):
+    if heads and (teacher.head != PRETRAINING or 'mlm' in (teacher.progress.untrained or ())):
         raise ValueError(
-            f'{source}: the teacher lacks trained heads of pre-training; learn from its states alone, with '
+            f'{source}: the teacher lacks a trained MLM head; learn from its states alone, with '
             '--teacher-weights scores=0'
         )
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]
@@ -417,7 +417,7 @@ class Distillation(Taught, Pretraining):
         super().__init__(*args)
         self._divergence = ScoreDivergence(weights.temperature)
         self._divergence.hybridize(static_alloc=True)
-        self.learn({'mlm': weights.labels, 'nsp': weights.labels}, weights=weights, **more)
+        self.learn(dict.fromkeys(self.labels, weights.labels), weights=weights, **more)
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
@@ -430,7 +430,7 @@ class Distillation(Taught, Pretraining):
             feed['instance_weights'],
             lambda scores: self._divergence(outputs.heads[-1], scores, feed['masked_weights']),
         )
-        return (*self._loss(*outputs.heads[-2:], *labels), *taught)
+        return (*self._loss(*outputs.heads[-2:], *labels)[: len(self.labels)], *taught)
 
     def totals(self, batch: Batch) -> tuple[float, ...]:
         of = dict.fromkeys(('mlm', 'scores'), batch.masked_total)

@@ -75,8 +75,8 @@ def losses_of(
     held_out = HeldOut(
         mlm_loss=mlm / masked,
         mlm_accuracy=mlm_right / masked,
-        nsp_loss=nsp / instances,
-        nsp_accuracy=nsp_right / instances,
+        nsp_loss=nsp / instances if shards.next_sentence else None,
+        nsp_accuracy=nsp_right / instances if shards.next_sentence else None,
         instances=int(instances),
         mlm_standard_error=_ratio_error(mlm / masked, masked, instances, moments),
     )

@@ -28,11 +28,12 @@ from .distributed import Workers
 from .held_out import evaluate
 from .loop import Reporter, train
 from .objective import Objective, Phase
-from .recipe import PretrainRecipe, check_shards_fit, open_shards
+from .recipe import PretrainRecipe, check_shards_fit, open_shards, trained_parts
 
 
 class Pretraining(Objective):
-    """MLM plus NSP: the mean over the masked tokens of the global batch plus the mean over its instances.
+    """MLM plus NSP: the mean over the masked tokens of the global batch plus the mean over its instances. The
+    latter is left out if the shards have no pairs.
 
     Parameters
     ----------
@@ -42,13 +43,17 @@ class Pretraining(Objective):
         To train on.
     heldout : Shards, optional
         To measure on.
-    """
 
-    losses = ('mlm', 'nsp')
+    Attributes
+    ----------
+    labels : tuple of str
+        The losses of labels: ``mlm`` and, with pairs, ``nsp``.
+    """
 
     def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Shards | None = None):
         super().__init__(model, workers)
         self._shards, self._heldout = shards, heldout
+        self.losses = self.labels = ('mlm', 'nsp') if shards.next_sentence else ('mlm',)
         self._loss = PretrainingLoss()
         self._loss.hybridize(static_alloc=True)
 
@@ -63,10 +68,11 @@ class Pretraining(Objective):
         )
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        return pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
+        losses = pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
+        return tuple(losses[: len(self.labels)])
 
     def totals(self, batch: Batch) -> tuple[float, ...]:
-        return batch.masked_total, batch.instance_total
+        return (batch.masked_total, batch.instance_total)[: len(self.labels)]
 
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
@@ -144,10 +150,11 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
         initial_std=recipe.initial_std,
         ctx=workers.context(),
     )
+    trained = _trained(model, recipe, start, shards['train'])
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     measured = train(
         Pretraining(model, workers, shards['train'], shards['heldout']),
-        recipe.weight_optimizer(model, workers, _trained(model, recipe, start)),
+        recipe.weight_optimizer(model, workers, trained),
         recipe.schedule(recipe.steps),
         recipe.phase(
             'pretraining',
@@ -158,7 +165,7 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
         reporter=Reporter(directory.path / 'metrics.jsonl', workers),
         states=directory.path / 'states',
     )
-    progress = _progress(measured, recipe, start)
+    progress = _progress(measured, recipe, start, shards['train'])
     if workers.first:
         write_model(
             recipe.output,
@@ -187,29 +194,38 @@ def _start(recipe: PretrainRecipe) -> SavedModel:
 
 
 def _trained(
-    model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None
+    model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None, shards: Shards
 ) -> dict[str, gluon.Parameter]:
-    """The parameters that a run trains; of the heads alone, without the embedding that the MLM head is tied
-    to.
+    """The parameters that a run trains: without heads that have no loss, and of a run that trains heads,
+    without all else, such as the embedding that the MLM head is tied to. ValueError if none is left.
     """
-    parameters = named_parameters(model)
-    if recipe.train == 'all' or start is None:
-        return parameters
-    table, untrained = parameter_table(model.architecture, model.head), start.progress.untrained or ()
-    return {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
+    parameters, table = named_parameters(model), parameter_table(model.architecture, model.head)
+    parts = {spec.part for spec in table.values()} - {*PARTS} | {*trained_parts(shards)}
+    if recipe.train == 'heads':
+        parts &= {*(start.progress.untrained or ())}
+    trained = {name: parameter for name, parameter in parameters.items() if table[name].part in parts}
+    if not trained:
+        lacking = ' and '.join(PARTS[part] for part in start.progress.untrained)
+        raise ValueError(f'{recipe.model}: shards without pairs do not train its {lacking}')
+    return trained
 
 
-def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:
+def _progress(
+    measured: Progress, recipe: PretrainRecipe, start: SavedModel | None, shards: Shards
+) -> Progress:
     """The progress in the finished model: ``step`` of this phase, and ``earlier_steps`` of the
     phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
     not steps of pre-training."""
-    before = start.progress if start else Progress()
+    before = start.progress if start else Progress(untrained=tuple(PARTS))
+    untrained = tuple(part for part in before.untrained or () if part not in trained_parts(shards)) or None
     if recipe.train == 'all' or start is None:
-        return measured.updated(earlier_steps=before.trained_steps or None, head_steps=before.head_steps)
+        earlier = {'earlier_steps': before.trained_steps or None, 'head_steps': before.head_steps}
+        return measured.updated(**earlier, untrained=untrained)
     steps = Progress().updated(
         step=before.step,
         earlier_steps=before.earlier_steps,
         kept_step=before.kept_step,
         head_steps=measured.step,
+        untrained=untrained,
     )
     return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})

@@ -10,8 +10,9 @@ from mxnet import gluon
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..architecture.architecture import Architecture
-from ..architecture.parameters import parameter_table
+from ..architecture.parameters import NEXT_SENTENCE, PARTS, parameter_table
 from ..network.model import OptBERTModel, named_parameters
+from ..network.saved_model import SavedModel
 from ..network.settings import TRAINING_PRECISIONS, NetworkSettings, check_precision
 from ..runs.programs import named
 from ..runs.recipe import Recipe, Seed, ShareOrZero, option
@@ -184,6 +185,16 @@ def open_shards(directory: Path, vocabulary: Vocabulary | None = None) -> dict[s
     }
 
 
+def trained_parts(shards: Shards) -> tuple[str, ...]:
+    """The heads of pre-training, of `PARTS`, that the losses on shards train."""
+    return tuple(part for part in PARTS if shards.next_sentence or part not in NEXT_SENTENCE)
+
+
+def lacking(start: SavedModel, shards: Shards) -> list[str]:
+    """The heads that the losses on shards train and that are random in a network."""
+    return [part for part in trained_parts(shards) if part in (start.progress.untrained or ())]
+
+
 def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, name: str) -> None:
     """Refuse shards with longer instances than a network has positions for, or more segments than types.
 
@@ -203,5 +214,8 @@ def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, n
         raise ValueError(
             f'shards have up to {longest} tokens, {name} has {architecture.max_length} positions'
         )
-    if architecture.token_types < 2:
-        raise ValueError(f'instances of shards have two segments, {name} has one token type')
+    if architecture.token_types < 2 and any(split.next_sentence for split in shards.values()):
+        raise ValueError(
+            f'instances of these shards have two segments, {name} has one token type; make shards with '
+            '--next-sentence false'
+        )

@@ -104,7 +104,7 @@ def vocabulary():
     return vocabulary_of(TOKENS)
 
 
-def _records(count, seed):
+def _records(count, seed, pairs):
     generator = np.random.RandomState(seed)
     records = np.zeros(count, dtype=shards_module.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
     for record in records:
@@ -121,9 +121,9 @@ def _records(count, seed):
         record['masked_lm_ids'][: len(places)] = letters[places]
         record['masked_lm_weights'][: len(places)] = 1
         record['input_ids'][places] = TOKENS.index('[MASK]')
-        record['segment_ids'][valid // 2 : valid] = 1
+        record['segment_ids'][valid // 2 : valid] = pairs
         record['valid_lengths'] = valid
-        record['next_sentence_labels'] = generator.randint(2)
+        record['next_sentence_labels'] = generator.randint(2) * pairs
     return records
 
 
@@ -132,14 +132,16 @@ def seal(path, manifest):
     write_sealed(path, {name: value for name, value in manifest.items() if name != 'sha256'})
 
 
-def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
+def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True):
     """A directory of shards with so many instances in each file."""
     directory.mkdir(parents=True)
     write_vocabulary(vocabulary(), directory / shards_module.VOCABULARY)
     splits = {}
     for split, counts in (('train', train), ('heldout', heldout)):
         files = [
-            shards_module.write_shard(directory / f'{split}-{i:05d}.npz', _records(count, [seed, i, count]))
+            shards_module.write_shard(
+                directory / f'{split}-{i:05d}.npz', _records(count, [seed, i, count], pairs)
+            )
             for i, count in enumerate(counts)
         ]
         splits[split] = {'instances': sum(counts), 'shards': [vars(file) for file in files]}
@@ -148,6 +150,7 @@ def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
         'version': shards_module.VERSION,
         'max_seq_length': LENGTH,
         'max_predictions': PREDICTIONS,
+        'next_sentence': pairs,
         'splits': splits,
         'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(vocabulary())},
     }

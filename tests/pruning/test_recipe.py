@@ -136,7 +136,7 @@ OURS, SST2 = saved_model(), Head('classification', ('no', 'yes'), 'SST-2')
             'the head of SST-2',
         ),
         (saved_model(alphas=random_alphas(network())), 'still has its gates'),
-        (saved_model(progress={'untrained': ['mlm', 'nsp']}), 'imported without MLM head and NSP head, '),
+        (saved_model(progress={'untrained': ['mlm', 'nsp']}), 'has no trained MLM head and no trained NSP'),
         (SavedModel(OURS.architecture, OURS.parameters, OURS.vocabulary), '--alpha-steps'),
     ],
     ids=['vocabulary', 'head', 'gates', 'untrained', 'steps'],

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
-from helpers.tiny import contents, network, saved_model, write_saved_model
+from helpers.tiny import contents, network, saved_model, write_saved_model, write_shards
 
 from gluon_optbert.architecture.parameters import PARTS, WORDS
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
@@ -74,10 +74,25 @@ def test_taught_run_resumes_to_the_same_bits(
     assert results(tmp_path / 'run') == results(taught_run)
 
 
+@pytest.mark.parametrize('teacher', [None, 'parent'])
+def test_network_that_was_trained_without_pairs_is_pruned_without_them(tmp_path, teacher):
+    shards = write_shards(tmp_path / 'shards', pairs=False)
+    start = write_saved_model(tmp_path / 'start', progress={'step': 1000, 'untrained': ['pooler', 'nsp']})
+    recipe = recipe_for(shards, start, tmp_path / 'run', teacher=teacher)
+    last = prune(recipe)[-1]
+    assert last.recovered.mlm_loss > 0 and last.recovered.nsp_loss is None
+    losses = [one for phase in ('gates', 'recovery') for one in records(recipe.output, phase)]
+    assert any('mlm' in one for one in losses) and not any('nsp' in one for one in losses)
+    assert read_model(recipe.output / 'round-2' / 'model').progress.untrained == ('pooler', 'nsp')
+    paired = recipe.replace(shards=write_shards(tmp_path / 'pairs'), output=tmp_path / 'paired')
+    with pytest.raises(ValueError, match='no trained pooler and no trained NSP head'):
+        prune(paired)
+
+
 def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model_directory, tmp_path):
     teacher = write_saved_model(tmp_path / 'teacher', seed=3, progress={'untrained': ['mlm', 'nsp']})
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher=str(teacher))
-    with pytest.raises(ValueError, match='lacks trained heads .* --teacher-weights scores=0'):
+    with pytest.raises(ValueError, match='lacks a trained MLM head.* --teacher-weights scores=0'):
         prune(recipe)
     assert not recipe.output.exists()
     prune(recipe.replace(teacher_weights='scores=0'))

@@ -10,18 +10,21 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.text.instances import InstanceSpec, Tokens, make_instances, segment_pairs
+from gluon_optbert.text.instances import InstanceSpec, Tokens, make_instances, segment_pairs, single_segments
 
 CLS, SEP, MASK, FIRST = 1, 2, 3, 10  # ids below FIRST are in no text
 
 
-def spec_of(length=32, predictions=5, *, vocabulary_size=5000, whole_words=False, short_share=0.1):
+def spec_of(
+    length=32, predictions=5, *, vocabulary_size=5000, whole_words=False, short_share=0.1, pairs=True
+):
     return InstanceSpec(
         max_seq_length=length,
         max_predictions=predictions,
         masked_share=0.15,
         short_share=short_share,
         whole_words=whole_words,
+        next_sentence=pairs,
         cls_id=CLS,
         sep_id=SEP,
         mask_id=MASK,
@@ -109,6 +112,25 @@ def test_consecutive_pairs_cover_every_document_once():
     for a0, a1, b0, b1, is_random in segment_pairs(tokens, room=10**6, short_share=0.0, seed=3):
         covered += tokens.ids[a0:a1].tolist() + ([] if is_random else tokens.ids[b0:b1].tolist())
     assert covered == tokens.ids.tolist()
+
+
+@examples(50)
+@given(documents_strategy, st.integers(8, 48), st.integers(0, 2**32 - 1))
+def test_without_pairs_every_token_comes_once_in_whole_sentences_where_they_fit(documents, length, seed):
+    tokens, room = Tokens.of(documents), length - 2
+    segments = list(single_segments(tokens, room=room, short_share=0.0, seed=seed))
+    assert [one for a0, a1, *_ in segments for one in tokens.ids[a0:a1]] == tokens.ids.tolist()
+    ends = set(tokens.sentences.tolist())
+    assert all(a1 - a0 == room if a1 not in ends else a1 - a0 <= room for a0, a1, *_ in segments)
+    records = instances_of(documents, spec_of(length, pairs=False, short_share=0.0), seed)
+    assert not records['segment_ids'].any() and not records['next_sentence_labels'].any()
+    assert records['masked_lm_weights'].sum(axis=1).all()
+    for record, (a0, a1, *_) in zip(records, segments, strict=True):
+        ids, first, _ = unmasked(record)
+        assert ids[0] == CLS and ids[-1] == SEP and first.tolist() == tokens.ids[a0:a1].tolist()
+        assert (
+            len(ids) == a1 - a0 + 2 == record['valid_lengths'] and not record['input_ids'][len(ids) :].any()
+        )
 
 
 def test_a_single_document_has_no_random_pairs():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -164,6 +165,37 @@ def test_random_pairs_are_of_two_documents_and_others_of_one(root):
     assert len(labels) > 200 and 0.3 < np.mean(labels) < 0.8
 
 
+def test_the_text_is_surveyed_before_shards_are_made(root, monkeypatch):
+    monkeypatch.setattr(chunk_workers, '_COUNTED', 1000)
+    said = []
+    make_shards(recipe_of(root), say=said.append)
+    (line,) = said
+    assert re.match(
+        r'2 files as sentences: 40 documents, [0-9.]+ sentences a document \(of the first \d\), 0.0% of them',
+        line,
+    )
+
+
+def test_documents_of_one_sentence_make_no_pairs(root):
+    for path in (root / 'text').iterdir():
+        path.write_text(path.read_text().replace('\n', '\n\n'))
+    with pytest.raises(
+        ValueError, match='no document has two sentences in 2 files as .*--next-sentence false'
+    ):
+        make_shards(recipe_of(root))
+    make_shards(recipe_of(root, next_sentence=False))
+    shards = Shards.open(root / 'shards', verify=True)
+    assert not shards.next_sentence and all(label == 0 for _, label in texts_of(root / 'shards', 'train'))
+
+
+def test_two_documents_are_enough_without_pairs(tmp_path):
+    make_input(tmp_path / 'text', 2)
+    make_shards(recipe_of(tmp_path, next_sentence=False))
+    for split in ('train', 'heldout'):
+        texts = [text for text, _ in texts_of(tmp_path / 'shards', split)]
+        assert texts and all(text.count('[SEP]') == 1 for text in texts)
+
+
 def test_duplicates_have_fresh_pairs_and_masks(root):
     make_shards(recipe_of(root, 'once', dupe_factor=1))
     make_shards(recipe_of(root, 'thrice', dupe_factor=3))
@@ -177,7 +209,7 @@ def test_duplicates_have_fresh_pairs_and_masks(root):
 @pytest.mark.parametrize(
     'documents, changes, said',
     [
-        (3, {}, '3 documents in 2 files as sentences, at least 4 .*--held-out 0'),
+        (3, {}, '3 documents in 2 files as sentences: .*; at least 4 .*--held-out 0'),
         (1, {'held_out': 0.0}, '1 documents'),
         (0, {}, '0 documents'),
         (3, {'layout': 'auto'}, '3 documents in 2 files as moses'),

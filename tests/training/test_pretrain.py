@@ -21,6 +21,7 @@ from helpers.tiny import (
     saved_model,
     vocabulary,
     write_saved_model,
+    write_shards,
 )
 
 from gluon_optbert.architecture.heads import Head
@@ -81,6 +82,36 @@ def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float3
     assert any((value != wanted[name]).any() for name, value in resumed.items())
     # after six steps, rounded to eight bits
     assert measured.mlm_loss == pytest.approx(finished[1].mlm_loss, rel=0.02)
+
+
+def test_without_pairs_the_heads_of_next_sentence_prediction_are_left_as_they_are(finished, tmp_path):
+    """They have no loss, and weight decay would change them all the same."""
+    shards = write_shards(tmp_path / 'shards', pairs=False)
+    start = read_model(finished[0])
+    pretrain(recipe_for(shards, tmp_path / 'on', model=str(finished[0]), weight_decay=0.5))
+    on = read_model(tmp_path / 'on')
+    table = parameter_table(start.architecture)
+    for name, value in on.parameters.items():
+        same = (value == start.parameters[name]).all()
+        assert same == (table[name].part in ('pooler', 'nsp')) or not value.any(), name
+    assert not on.progress.untrained and on.progress.held_out.nsp_loss is None
+    assert not any(name.startswith('nsp') for record in records(tmp_path / 'on') for name in record)
+    measured = pretrain(recipe_for(shards, tmp_path / 'new'))
+    assert measured.untrained == ('pooler', 'nsp') and measured.held_out.nsp_accuracy is None
+    again = pretrain(recipe_for(shards, tmp_path / 'more', model=str(tmp_path / 'new')))
+    assert again.untrained == ('pooler', 'nsp')
+    with pytest.raises(ValueError, match='shards without pairs do not train its pooler and NSP head'):
+        pretrain(recipe_for(shards, tmp_path / 'heads', model=str(tmp_path / 'new'), train='heads'))
+    with_pairs = write_shards(tmp_path / 'pairs')
+    assert pretrain(recipe_for(with_pairs, tmp_path / 'all', model=str(tmp_path / 'new'))).untrained is None
+
+
+def test_a_network_of_one_token_type_is_trained_without_pairs(tmp_path):
+    one = dataclasses.replace(network(), token_types=1)
+    shards = {pairs: write_shards(tmp_path / f'shards{pairs}', pairs=pairs) for pairs in (True, False)}
+    with pytest.raises(ValueError, match='one token type; make shards with --next-sentence false'):
+        pretrain(recipe_for(shards[True], tmp_path / 'model', architecture=one.to_json()))
+    assert pretrain(recipe_for(shards[False], tmp_path / 'model', architecture=one.to_json())).step == 6
 
 
 def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
