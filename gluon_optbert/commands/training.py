@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from pathlib import Path
 from typing import Any
 
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost
 from ..runs.command_line import command, parse
 from ..runs.display import counting
+from ..runs.files import read_json
+from ..runs.recipe import read_yaml
 from .starting import line
 
 FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are proposed where they were too few
+LONG_TRAINING, LARGE_NETWORK = 100_000, 2e7  # steps of pre-training; parameters
 
 
 @command
@@ -43,9 +49,42 @@ def make_shards(argv=None):
         f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} '
         f'worker(s) | peak memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
     )
-    words = ['--shards', summary.output, '--output', 'MODEL_DIR']
     print(f'wrote {summary.output} ({summary.bytes / 1e6:.1f} MB)')
-    print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/small")}')
+    print(f'next: {after_shards(recipe)}')
+
+
+def after_shards(recipe: Any) -> str:
+    """The command that comes after shards, for the network that is beside their vocabulary, if there is one.
+
+    Parameters
+    ----------
+    recipe : ShardRecipe
+    """
+    beside, shards = recipe.vocab.parent, ['--shards', recipe.output, '--output']
+    if (beside / 'config.json').is_file():
+        return line('optbert-import', beside, '--output', 'MODEL_DIR')
+    if not (beside / 'progress.json').is_file() or (beside / 'head.json').is_file():
+        return line('optbert-pretrain', *shards, 'MODEL_DIR', recipe='pretrain/small')
+    random = set(read_json(beside / 'progress.json').get('untrained') or ())
+    if 'mlm' not in random and (random and recipe.next_sentence):
+        words = ['--model', beside, *shards, f'{beside}-heads']
+        return line('optbert-pretrain', *words, recipe='pretrain/imported_heads')
+    fitting = 'encoder' if 'mlm' in random else pruning_recipe(beside)
+    return line('optbert-prune', '--model', beside, *shards, 'PRUNED_DIR', recipe=f'pretrain/{fitting}')
+
+
+def pruning_recipe(model: Path) -> str:
+    """The recipe that prunes a network with trained heads of pre-training: with steps that follow from those
+    of a long training, that are stated for other networks of some size, or that are few.
+    """
+    files = model / 'recipe.yaml', model / 'architecture.json'
+    if not all(path.is_file() for path in files):
+        return 'small_prune'
+    recipe, size = read_yaml(files[0]), ParameterCost().cost(Architecture.read(files[1]))
+    imported = 'source' in recipe or recipe.get('train') == 'heads'
+    if recipe.get('steps', 0) >= LONG_TRAINING and not imported:
+        return 'optbert_prune'
+    return 'imported_prune' if imported or size > LARGE_NETWORK else 'small_prune'
 
 
 @command
@@ -97,8 +136,7 @@ def advice(recipe: Any, progress: Any) -> list[str]:
     from ..text.shards import Shards
 
     prune = ['--model', recipe.output, '--shards', recipe.shards, '--output', 'runs/pruned']
-    name = 'imported_prune' if recipe.train == 'heads' else 'small_prune'
-    following = f'next: {line("optbert-prune", *prune, recipe=f"pretrain/{name}")}'
+    following = f'next: {line("optbert-prune", *prune, recipe=f"pretrain/{pruning_recipe(recipe.output)}")}'
     measured = progress.held_out
     if measured is None or not recipe.shards.is_dir():  # a finished run may be asked after its shards went
         return [following]

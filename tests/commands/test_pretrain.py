@@ -1,14 +1,19 @@
 """What follows from pre-training: pruning where the network has learnt something, more steps elsewhere."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.pretrained import recipe_for
 
-from gluon_optbert.commands.training import advice
+from gluon_optbert.architecture.named import resolve
+from gluon_optbert.commands.training import advice, after_shards, pruning_recipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.batches import frequency_loss
+from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.training.recipe import PretrainRecipe
 
 
@@ -64,6 +69,54 @@ def test_without_a_measurement_or_shards_there_are_no_figures(
     shards = shards_directory if shards_are_there else tmp_path / 'gone'
     [said] = advice(recipe_for(shards, tmp_path / 'model'), progress)
     assert said.startswith('next: python pretrain/run_prune.py ')
+
+
+IMPORTED = {'recipe.yaml': 'source: downloads/bert\n', 'architecture.json': resolve('bert_base').to_json()}
+
+
+@pytest.mark.parametrize(
+    'files, pairs, words',
+    [
+        ({}, True, ['run_pretraining.py', 'small.yaml']),
+        ({'config.json': {}}, True, ['import_checkpoint.py', 'start']),
+        ({'progress.json': {}, **IMPORTED}, True, ['run_prune.py', 'imported_prune.yaml', '--model start']),
+        ({'progress.json': {'untrained': ['nsp']}, **IMPORTED}, True, ['imported_heads.yaml', 'start-heads']),
+        ({'progress.json': {'untrained': ['nsp']}, **IMPORTED}, False, ['imported_prune.yaml']),
+        (
+            {'progress.json': {'untrained': ['mlm', 'nsp']}, **IMPORTED},
+            True,
+            ['run_prune.py', 'encoder.yaml'],
+        ),
+        ({'progress.json': {}, 'head.json': {}, **IMPORTED}, True, ['run_pretraining.py', 'small.yaml']),
+    ],
+)
+def test_shards_are_for_the_network_beside_their_vocabulary(tmp_path, monkeypatch, files, pairs, words):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / 'start', files)
+    values = {'input': 'text', 'vocab': 'start/vocab.txt', 'output': 'shards', 'next_sentence': pairs}
+    said = after_shards(fill(ShardRecipe, values))
+    assert all(word in said for word in [*words, '--output']), said
+    assert ('--shards shards' in said) == ('config.json' not in files)
+
+
+def write(directory, files):
+    directory.mkdir()
+    for name, content in files.items():
+        (directory / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    'recipe, architecture, name',
+    [
+        ('steps: 6000', 'l4_h256_a4', 'small_prune'),
+        ('{steps: 1000, model: models/imported}', 'bert_base', 'imported_prune'),
+        ('{steps: 600, train: heads}', 'l4_h64_a4', 'imported_prune'),
+        ('steps: 1000000', 'bert_base', 'optbert_prune'),
+    ],
+)
+def test_the_recipe_of_pruning_fits_the_network(tmp_path, recipe, architecture, name):
+    write(tmp_path / 'm', {'recipe.yaml': recipe, 'architecture.json': resolve(architecture).to_json()})
+    assert pruning_recipe(tmp_path / 'm') == name
 
 
 @pytest.mark.parametrize('by', ['flags', 'file'])
