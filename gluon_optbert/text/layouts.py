@@ -31,8 +31,9 @@ _OBJECT = re.compile(r'\{|\[(?:\{|$)')
 _MARKUP = re.compile(r'<(?:\?xml|!doctype|html|mediawiki)\b', re.I)
 _MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
 # A line of scripts without spaces may break before any character.
-_WORD = re.compile(r'[\u0e00-\u109f\u1780-\u17ff\u3000-\ua4cf\uf900-\ufaff\uff00-\uffef]|\S+')
-_NARROWEST = 20  # characters of wrapped lines
+_WORD = re.compile(r'([\u0e00-\u109f\u1780-\u17ff\u3000-\ua4cf\uf900-\ufaff\uff00-\uffef])|\S+')
+_NARROWEST = 30, 20  # characters of wrapped lines, and of those without spaces
+_FEWEST = 4  # lines whose fullness counts
 _BETWEEN = 1.3, 1.7  # sentences a line: with fewer, a line is a sentence, and with more, a paragraph
 
 
@@ -96,8 +97,10 @@ def wrapped(groups: Sequence[Sequence[str]]) -> bool:
     if not pairs or sum(ends_sentence(line) for line, _ in pairs) * 2 >= len(pairs):
         return False
     width = sorted(len(line) for line, _ in pairs)[int(len(pairs) * 0.95)]
-    full = sum(len(line) + _WORD.match(after.lstrip()).end() >= width for line, after in pairs)
-    if width >= _NARROWEST and full * 2 > len(pairs):
+    words = [_WORD.match(after.lstrip()) for _, after in pairs]
+    narrowest = _NARROWEST[sum(word[1] is not None for word in words) * 2 > len(pairs)]
+    full = sum(len(line) + word.end() >= width for (line, _), word in zip(pairs, words))
+    if width >= narrowest and full * 2 > len(pairs) >= _FEWEST:
         return True
     going_on = sum(after.lstrip()[0].islower() for _, after in pairs)
     beginning = sum(group[0].lstrip()[0].islower() for group in groups)

@@ -130,6 +130,7 @@ def test_objects_are_documents_whose_title_is_no_text(tmp_path):
         ('One. Two.\n\nThree. Four.', 'may be paragraphs .* or book'),
         ('One.\n\nTwo.', 'may be sentences .* or book'),
         ('one\nand two\nand three', 'may be sentences .* or book'),
+        ('the lamp turns all night\nships see it from afar\nit is old', 'may be sentences .* or book'),
         ('One.\nTwo.\nThree. Four.', 'may be sentences .* or paragraphs'),
     ],
 )
@@ -378,12 +379,12 @@ def test_speech_is_split_but_its_tag_stays():
 @pytest.mark.parametrize(
     'text',
     [
-        '小船在河上漂着。|老人喝茶！|“天快要黑了吗？”|他说：“是的。”|３．５公里。',
+        '小船在河上漂着。|真的？！|老人喝茶！|“天快要黑了吗？”|他说：“是的。”|３．５公里。',
         '猫がいます。|「はい。」と彼は言った。|（笑！）|雨ですか？',
         '나는 학교에 갔다.|그는 집에 있었다!|너는?',
         'ذهب الولد إلى المدرسة.|هل عاد؟|نعم!|قال د. أحمد ذلك.',
         'لڑکا اسکول گیا۔|کیا وہ واپس آیا؟',
-        'यह एक किताब है।|वह लाल है॥|डॉ. राम आए.|वह गया।',
+        'यह एक किताब है।|वह लाल है॥|डॉ. राम आए.|वह यहाँ है.|वह गया।',
         'আমি ভাত খাই।|তুমি কি আসবে?',
         'ბიჭი სკოლაში წავიდა.|ის დაბრუნდა.|სად არის?',
         'Տղան գնաց դպրոց։|Նա եկավ:|Ո՞ւր է։',
