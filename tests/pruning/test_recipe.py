@@ -144,7 +144,7 @@ OURS, SST2 = saved_model(), Head('classification', ('no', 'yes'), 'SST-2')
 def test_network_that_does_not_suit_is_refused(shards_directory, tmp_path, start, words):
     write_model(tmp_path / 'start', start)
     assert words in refusal(
-        recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None)
+        recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None, labels='mlm')
     )
 
 

@@ -84,7 +84,7 @@ def test_network_that_was_trained_without_pairs_is_pruned_without_them(tmp_path,
     losses = [one for phase in ('gates', 'recovery') for one in records(recipe.output, phase)]
     assert any('mlm' in one for one in losses) and not any('nsp' in one for one in losses)
     assert read_model(recipe.output / 'round-2' / 'model').progress.untrained == ('pooler', 'nsp')
-    paired = recipe.replace(shards=write_shards(tmp_path / 'pairs'), output=tmp_path / 'paired')
+    paired = recipe.replace(shards=write_shards(tmp_path / 'pairs'), output=tmp_path / 'paired', labels='mlm')
     with pytest.raises(ValueError, match='no trained pooler and no trained NSP head'):
         prune(paired)
 
