@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .embedding import Embedding
+
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
 
 
@@ -29,8 +31,11 @@ class Head:
     columns : tuple of str
         Of a data file of the task: that of the text or those of both texts, then that of the label. Empty if
         not known.
+    embedding : Embedding
+        How an encoder makes one vector of a text; a task has none of its own.
 
-    Two heads are equal whatever their names and columns are: these say nothing of the network.
+    Two heads are equal whatever their names, columns and embeddings are: a network with the heads of
+    pre-training is one of its encoder, too.
 
     Raises
     ------
@@ -43,6 +48,7 @@ class Head:
     task: str = ''
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    embedding: Embedding = dataclasses.field(default=Embedding(), compare=False)
 
     def __post_init__(self):
         def listed(words: tuple[str, ...]) -> str:
@@ -61,6 +67,8 @@ class Head:
                 f'head: {len(self.labels)} labels have as many different names, or none, found '
                 f'{listed(self.names)}'
             )
+        if self.outputs and self.embedding != Embedding():
+            raise ValueError(f'head: {self.kind} has no embedding of its own, found {self.embedding}')
         if self.columns and len(self.columns) not in (2, 3):
             raise ValueError(
                 f'head: columns are one or two of text and one of labels, found {listed(self.columns)}'
@@ -124,6 +132,13 @@ class Head:
             self.kind, 0
         )
 
+    def size(self, key: str) -> int | None:
+        """The size of a width that belongs to the head: its ``outputs``, or the units of a dense layer of the
+        embedding, ``dense0`` and so on; None of another width.
+        """
+        units = {f'dense{i}': units for i, (units, _) in enumerate(self.embedding.dense)}
+        return {'outputs': self.outputs, **units}.get(key)
+
     @property
     def pooled(self) -> bool:
         """Whether the head reads the pooled output."""
@@ -142,30 +157,34 @@ class Head:
         return other.rows_in(self) == list(range(len(self.labels))) and self.labels == other.labels
 
     def to_dict(self) -> dict[str, Any]:
-        """The head as JSON values, without names and columns that are empty."""
+        """The head as JSON values, without empty names and columns and the usual embedding."""
         more = {'names': list(self.names), 'columns': list(self.columns)}
+        more['embedding'] = {} if self.embedding == Embedding() else self.embedding.to_dict()
         return {
             'kind': self.kind,
             'labels': list(self.labels),
             'task': self.task,
-            **{name: words for name, words in more.items() if words},
+            **{name: value for name, value in more.items() if value},
         }
 
     @classmethod
     def from_dict(cls, values: Any, *, source: str = 'head') -> Head:
         """The inverse of `to_dict`; raises ValueError if the values are something else."""
-        kinds = {'kind': str, 'labels': list, 'task': str, 'names': list, 'columns': list}
+        kinds = {'kind': str, 'labels': list, 'task': str, 'names': list, 'columns': list, 'embedding': dict}
         fits = isinstance(values, Mapping) and {'kind', 'labels', 'task'} <= set(values) <= set(kinds)
         if not fits or not all(
             isinstance(value, kinds[name]) and all(isinstance(word, str) for word in value)
             for name, value in values.items()
         ):
             raise ValueError(
-                f'{source}: wanted kind, labels and task, perhaps names and columns, found {values!r:.200}'
+                f'{source}: wanted kind, labels and task, perhaps names, columns and embedding, found '
+                f'{values!r:.200}'
             )
-        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        parts = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         try:
-            return cls(**{**values, **lists})
+            if 'embedding' in values:
+                parts['embedding'] = Embedding.from_dict(values['embedding'])
+            return cls(**{**values, **parts})
         except ValueError as error:
             raise ValueError(f'{source}: {error}') from error
 

@@ -45,6 +45,9 @@ a star or without, all sides lose the units that are cut. Letters in brackets ar
     decoder.3.bias                             vocab_size
     task.weight                                outputs      h*
     task.bias                                  outputs
+    behind the pooling of an embedding, for each of its dense layers:
+    dense.0.weight                             dense        h
+    dense.0.bias                               dense
 
     with an embedding width e (ALBERT-e), these instead:
     word_embed.0.weight                        vocab_size   e
@@ -131,8 +134,8 @@ class ParameterSpec:
     gates : tuple of Axis
         For each side, the widths whose alphas are folded into it; ``()`` for a side without.
     part : str
-        ``embeddings``, ``attention``, ``feed_forward``, ``pooler``, ``mlm``, ``nsp`` or ``task``. A LayerNorm
-        belongs to the block that it follows, an embedding projection to the embeddings.
+        ``embeddings``, ``attention``, ``feed_forward``, ``pooler``, ``mlm``, ``nsp``, ``task`` or ``dense``.
+        A LayerNorm belongs to the block that it follows, an embedding projection to the embeddings.
     layer : int, optional
         The encoder layer, counted from 0; None outside of the layers.
     initial : str
@@ -171,7 +174,7 @@ def parameter_table(
 
     def add(name: str, axes: tuple[Axis, ...], part: str, gates: tuple[Axis, ...] = (), **marks: Any) -> None:
         """One parameter; no side of it is gated unless told."""
-        shape = tuple(head.outputs if axis == ('outputs',) else architecture.size(axis) for axis in axes)
+        shape = tuple(head.size(axis[0]) or architecture.size(axis) for axis in axes)
         table[name] = ParameterSpec(name, axes, shape, gates or ((),) * len(axes), part, **marks)
 
     def matrix(name: str, rows: Axis, columns: Axis, part: str, **marks: Any) -> None:
@@ -224,6 +227,10 @@ def parameter_table(
     dense('decoder.0', e, h, 'mlm')
     norm('decoder.2', e, 'mlm', gated=in_stream and not factorised)
     add('decoder.3.bias', (('vocab_size',),), 'mlm')
+    before = h
+    for i in range(len(head.embedding.dense)):
+        dense(f'dense.{i}', (f'dense{i}',), before, 'dense')
+        before = (f'dense{i}',)
     return table
 
 

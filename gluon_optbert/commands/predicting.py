@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from ..architecture.embedding import POOLINGS
 from ..deployment.description import ONNX, SYMBOL
 from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
-from ..deployment.predictor import POOLINGS, Predictor, record
+from ..deployment.predictor import Predictor, record
 from ..runs.command_line import command, parse
 from ..runs.display import counting
 from ..runs.files import refuse_existing, write_file
@@ -70,11 +71,15 @@ class PredictRecipe(Recipe):
         None,
         metavar='OUT.npy',
     )
-    pooling: str = option(
-        'embedding of a text: the mean of its tokens, or its first token, [CLS]', 'mean', choices=POOLINGS
+    pooling: str | None = option(
+        'how the tokens of a text become its embedding; by default as the network says',
+        None,
+        choices=POOLINGS,
     )
-    normalise: bool = option(
-        'whether embeddings are scaled to length 1, so that their dot products are cosines', True
+    normalise: bool | None = option(
+        'whether embeddings are scaled to length 1, so that their dot products are cosines; by default as '
+        'the network says',
+        None,
     )
     null_threshold: float | None = option(
         'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '

@@ -39,7 +39,7 @@ def magnitude_scores(
     for name, spec in parameter_table(architecture, head).items():
         sides = [key for axis in spec.axes for key in axis]
         value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
-            [head.outputs if key == 'outputs' else architecture.size((key,)) for key in sides]
+            [head.size(key) or architecture.size((key,)) for key in sides]
         )
         for side, key in enumerate(sides):
             if key in widths:

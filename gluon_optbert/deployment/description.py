@@ -13,11 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
-from ..architecture.parameters import PARTS
+from ..architecture.parameters import PARTS, parameter_table
+from ..network.embedding import dense_arrays
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, write_manifest
+from ..runs.mxnet_arrays import check_arrays, read_arrays
 from ..tasks.squad import Reading
 from ..text.tokenizer import Vocabulary, read_vocabulary, settings_of, vocabulary_hash
 
@@ -27,6 +31,7 @@ PRECISIONS = ('float32', 'bfloat16')  # of the network for MXNet
 SHORTEST = 5  # tokens of a pair of texts, with [CLS] and two [SEP]
 NETWORK_FILES = SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'  # that MXNet reads
 ONNX, DYNAMIC, QUANTISED = 'model.onnx', 'model_dynamic.onnx', 'model_quantized.onnx'
+DENSE = 'dense.params'  # the dense layers of an embedding
 MASKED_LM = 'masked_lm'  # of an ONNX file: a network of pre-training that gives the scores of tokens alone
 NAMES = ('transformers', 'gluon')  # whose names the inputs and outputs of an ONNX file have
 TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
@@ -125,6 +130,8 @@ class Deployment:
         The parts of it that are random, for the imported checkpoint had none: ``pooler``, or nothing.
     onnx : mapping of file name to mapping
         `onnx_entry` of every ONNX file.
+    dense : sequence of (weight, bias)
+        The dense layers of the embedding.
     """
 
     architecture: Architecture
@@ -137,6 +144,7 @@ class Deployment:
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dense: Sequence[tuple[Any, Any]] = dataclasses.field(default=(), compare=False)
 
     @property
     def inputs(self) -> list[str]:
@@ -204,7 +212,18 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
             f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
             f'{architecture.vocab_size}'
         )
-    return _described(manifest, architecture, vocabulary, source=str(directory / 'manifest.json'))
+    deployment = _described(manifest, architecture, vocabulary, source=str(directory / 'manifest.json'))
+    embedding = deployment.head.embedding
+    if not embedding.dense:
+        return deployment
+    if DENSE not in manifest['files']:
+        raise ValueError(f'{directory}: the deployment directory lacks {DENSE}')
+    table = parameter_table(architecture, deployment.head).values()
+    check_arrays(
+        directory / DENSE,
+        {spec.name: (spec.shape, np.dtype(np.float32)) for spec in table if spec.part == 'dense'},
+    )
+    return dataclasses.replace(deployment, dense=dense_arrays(read_arrays(directory / DENSE), embedding))
 
 
 def _described(

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
+from ..network.embedding import dense_arrays
 from ..network.model import OptBERTModel, build
 from ..network.running import random_feed, run
 from ..network.saved_model import SavedModel
@@ -129,6 +130,7 @@ def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> D
             saved.recipe.get('max_length'), saved.head, positions, source='max_length of the fine-tuning run'
         ),
         untrained=untrained_parts(saved, kind),
+        dense=dense_arrays(saved.parameters, saved.head.embedding),
     )
 
 

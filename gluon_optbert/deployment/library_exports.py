@@ -19,6 +19,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import parameter_table
 from ..cutting.shrink import without_gates
 from ..importing.name_maps import PREFIX, names_in
+from ..network.embedding import dense_arrays
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
@@ -54,7 +55,10 @@ from .predictor import Encoder
 
 WEIGHTS = 'model.safetensors'
 FOLDER = 'onnx'  # of the ONNX files of sentence-transformers
-POOLING, NORMALISING = '1_Pooling', '2_Normalize'
+ACTIVATIONS = {
+    'identity': 'torch.nn.modules.linear.Identity',
+    **{name.lower(): f'torch.nn.modules.activation.{name}' for name in ('Tanh', 'ReLU', 'Sigmoid')},
+}
 _FORM = 'Hugging Face'
 _SCORES = {'decoder.3.bias': 'cls.predictions.bias'}  # the one of its names that Transformers saves
 _SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
@@ -85,7 +89,7 @@ def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
     return {
         name: names[name] if bare or spec.part in ('mlm', 'nsp', 'task') else PREFIX[_FORM] + names[name]
         for name, spec in parameter_table(saved.architecture, saved.head).items()
-        if not (bare and spec.part in ('mlm', 'nsp'))
+        if spec.part not in (('mlm', 'nsp', 'dense') if bare else ('dense',))
     }
 
 
@@ -195,7 +199,7 @@ def export_onnx(
         ``float32``; or ``int8``, for a static int8 file beside the one in float32.
     sentences : bool
         Whether the directory is one of sentence-transformers, whose embeddings are those of
-        `Predictor.encode`: the mean of the tokens, of length 1.
+        `Predictor.encode`.
     """
     check_choice('precision', precision, ONNX_FILES)
     check_choice('method', method, METHODS)
@@ -244,29 +248,48 @@ def export_onnx(
 
 def _describe_embeddings(staged: Path, saved: SavedModel) -> None:
     """Write what describes embeddings to sentence-transformers: the steps from text, by its classes."""
-    architecture = saved.architecture
-    steps = (('', 'Transformer'), (POOLING, 'Pooling'), (NORMALISING, 'Normalize'))
-    files = {
-        'modules.json': [
-            {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{name}'}
-            for i, (path, name) in enumerate(steps)
-        ],
-        'sentence_bert_config.json': {'max_seq_length': architecture.max_length, 'do_lower_case': False},
+    architecture, embedding = saved.architecture, saved.head.embedding
+    files: dict[str, Any] = {
+        'sentence_bert_config.json': {
+            'max_seq_length': embedding.length(architecture.max_length),
+            'do_lower_case': False,
+        },
         'config_sentence_transformers.json': {
             '__version__': {'gluon_optbert': __version__},
-            'prompts': {},
+            'prompts': dict(embedding.prompts),
             'default_prompt_name': None,
-            'similarity_fn_name': 'cosine',
-        },
-        f'{POOLING}/config.json': {
-            'word_embedding_dimension': architecture.h,
-            'pooling_mode_cls_token': False,
-            'pooling_mode_mean_tokens': True,
-            'pooling_mode_max_tokens': False,
-            'pooling_mode_mean_sqrt_len_tokens': False,
+            'similarity_fn_name': embedding.similarity,
         },
     }
-    for name in (POOLING, NORMALISING):
-        (staged / name).mkdir()
+    names = [
+        'Transformer',
+        'Pooling',
+        *['Dense'] * len(embedding.dense),
+        *['Normalize'] * embedding.normalise,
+    ]
+    steps = [('' if i == 0 else f'{i}_{name}', name) for i, name in enumerate(names)]
+    modes = {
+        f'pooling_mode_{mode}_tokens': mode == embedding.pooling for mode in ('mean', 'max', 'mean_sqrt_len')
+    }
+    files[f'{steps[1][0]}/config.json'] = {
+        'word_embedding_dimension': architecture.h,
+        'pooling_mode_cls_token': embedding.pooling == 'cls',
+        **modes,
+    }
+    files['modules.json'] = [
+        {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{name}'}
+        for i, (path, name) in enumerate(steps)
+    ]
+    for path, _ in steps[1:]:
+        (staged / path).mkdir()
+    dense = zip(dense_arrays(saved.parameters, embedding), embedding.dense, steps[2:])
+    for (weight, bias), (units, activation), (path, _) in dense:
+        files[f'{path}/config.json'] = {
+            'in_features': weight.shape[1],
+            'out_features': units,
+            'bias': True,
+            'activation_function': ACTIVATIONS[activation],
+        }
+        save_file({'linear.weight': weight, 'linear.bias': bias}, str(staged / path / WEIGHTS))
     for name, values in files.items():
         write_json(staged / name, values)

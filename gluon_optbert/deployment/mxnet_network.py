@@ -28,10 +28,11 @@ from ..network.running import pass_times, random_feed
 from ..network.settings import prepare_bfloat16
 from ..runs.mxnet_arrays import BFLOAT16, check_arrays, write_arrays
 from ..text.tokenizer import write_vocabulary
-from .description import NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, inputs_of, read_description
+from .description import DENSE, NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, inputs_of, read_description
 
 F = mx.sym
 _ARGUMENT = 'arg:'  # how MXNet begins the name of a parameter in the file of an export
+_PARTS = ('weight', 'bias')  # of a dense layer
 _LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
@@ -56,7 +57,7 @@ def inference_table(
     architecture: Architecture, kind: str, head: Head, precision: str = 'float32'
 ) -> dict[str, ParameterSpec]:
     """Every parameter that an export of this kind reads, with the widths of `computed`."""
-    unused = ('mlm', 'nsp') if kind == 'encoder' else ()
+    unused = ('mlm', 'nsp', 'dense') if kind == 'encoder' else ('dense',)
     table = parameter_table(computed(architecture, precision), head)
     return {name: spec for name, spec in table.items() if spec.part not in unused}
 
@@ -254,6 +255,14 @@ def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, 
     write_arrays(staged / PARAMETERS, stored)
     (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
     write_vocabulary(deployment.vocabulary, staged / 'vocab.txt')
+    if deployment.dense:
+        layers = enumerate(deployment.dense)
+        names = [
+            (f'dense.{i}.{name}', array)
+            for i, pair in layers
+            for name, array in zip(('weight', 'bias'), pair)
+        ]
+        write_arrays(staged / DENSE, dict(names))
 
 
 def check_network(directory: Path, deployment: Deployment) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
+from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
 from ..runs.mxnet_arrays import is_finite
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
@@ -25,7 +26,6 @@ from .instances import Instance, check_texts, checked_unicode
 
 Text = str | tuple[str, str] | Instance
 LOG = logging.getLogger(__name__)
-POOLINGS = ('mean', 'first')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,9 @@ class Encoder:
         if length < SHORTEST:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         self._head, self._reading = deployment.head, deployment.reading
-        self._read = make_reader(vocabulary, max_length=deployment.text_length or length)
+        self._read = make_reader(
+            vocabulary, max_length=deployment.text_length or deployment.head.embedding.length(length)
+        )
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
@@ -287,25 +289,30 @@ class Predictor:
         return outputs
 
     def encode(
-        self, texts: Iterable[Text], *, pooling: str = 'mean', normalise: bool = True, batch_size: int = 32
+        self,
+        texts: Iterable[Text],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        batch_size: int = 32,
     ) -> np.ndarray:
         """An embedding of every text.
 
         Parameters
         ----------
         texts : iterable of str, of (str, str) or of Instance
-            Sentences, or pairs; what is longer than the network's positions is cut.
-        pooling : str
-            ``mean``: of the encoded tokens, [CLS] and [SEP] included and padding left out. ``first``: the
-            encoded first token, [CLS].
-        normalise : bool
-            Whether every embedding is divided by its length, so that products are cosines.
+            Sentences, or pairs. They are cut to the length of the network's embedding, or else to its
+            positions.
+        pooling : str, optional
+            One of `POOLINGS`; that of the network's embedding unless given.
+        normalise : bool, optional
+            Whether every embedding is divided by its length; as in the network's embedding unless given.
         batch_size : int
             Sequences of a forward pass.
 
         Returns
         -------
-        np.ndarray of float32, shape (texts, h)
+        np.ndarray of float32, shape (texts, width of the embedding)
 
         Raises
         ------
@@ -320,20 +327,14 @@ class Predictor:
                 'model that it was fine-tuned from'
             )
         _check_counts(batch_size=batch_size)
-        if pooling not in POOLINGS:
-            raise ValueError(f'pooling must be one of {", ".join(POOLINGS)}, found {pooling!r}')
+        embedding = head.embedding.changed(pooling=pooling, normalise=normalise)
         features = self._encoder.features(list(_instances(texts)))
-        embeddings = np.zeros((len(features), self._deployment.architecture.h), np.float32)
+        width = embedding.width(self._deployment.architecture.h)
+        embeddings = np.zeros((len(features), width), np.float32)
         for batch, outputs in self._computed(features, batch_size):
-            encoded, lengths = outputs['encoded'], batch.valid_length[:, np.newaxis]  # (b, length, h), (b, 1)
-            if pooling == 'mean':
-                valid = np.arange(encoded.shape[1]) < lengths
-                pooled = np.where(valid[:, :, np.newaxis], encoded, 0).sum(axis=1) / lengths
-            else:
-                pooled = encoded[:, 0]
-            embeddings[batch.rows] = pooled
-        if normalise:
-            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+            embeddings[batch.rows] = embedded(
+                outputs['encoded'], batch.valid_length, embedding, self._deployment.dense
+            )
         return embeddings
 
     def predict(

@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
+from ..architecture.embedding import Embedding
 from ..architecture.heads import PRETRAINING
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
@@ -286,6 +287,7 @@ def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
     ]
     lines += [f'dropped: {", ".join(imported.dropped)}'] if imported.dropped else []
     lines += [f'note: {note}' for note in imported.notes]
+    lines += [f'embedding: {head.embedding.described}'] if head.embedding != Embedding() else []
     if head != PRETRAINING:
         lines.append(
             f'head: {head.kind.replace("_", " ")}' + (f' of {", ".join(head.labels)}' if head.labels else '')

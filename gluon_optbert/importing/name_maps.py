@@ -57,6 +57,7 @@ HUGGING_FACE: NameMap = {
     'embeddings.position_ids': None,  # 0, 1, 2 …
     'embeddings.token_type_ids': None,  # zeros
     **_parts(_DENSE | _DENSE_OF_TRANSFORMERS, _WEIGHT_BIAS, _WEIGHT_BIAS),
+    **_parts({'dense.{i}': 'dense.{i}'}, _WEIGHT_BIAS, _WEIGHT_BIAS),  # of an embedding; ours
     **_parts(_NORMS, _WEIGHT_BIAS, _GAMMA_BETA),
     'cls.predictions.decoder.weight': 'word_embed.0.weight',  # tied
     'cls.predictions.decoder.bias': 'decoder.3.bias',
@@ -106,7 +107,7 @@ MAPS = {'Hugging Face': HUGGING_FACE, 'TensorFlow': TENSORFLOW, 'GluonNLP': GLUO
 QUESTION_ANSWERING: frozenset[str] = frozenset(
     {'qa_outputs.weight', 'cls/squad/output_weights', 'span_classifier.weight'}
 )
-_NUMBERED = re.compile(r'(encoder[./](?:layer[._]|transformer_cells\.))(0|[1-9][0-9]{0,3})([./].+)')
+_NUMBERED = re.compile(r'(encoder[./](?:layer[._]|transformer_cells\.)|dense\.)(0|[1-9][0-9]{0,3})([./].+)')
 
 
 def look_up(form: str, name: str) -> tuple[bool, str | None]:

@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from ..architecture.architecture import Architecture
+from ..architecture.embedding import Embedding
 from ..architecture.heads import Head
 from ..architecture.named import uniform
 from ..runs.failures import RunFailed
 from ..runs.files import existing, fetching, read_json, reason
 from ..runs.mxnet_arrays import BFLOAT16, read_arrays
-from ..text.tokenizer import Vocabulary, vocabulary_of
+from ..text.tokenizer import Vocabulary, settings_of, vocabulary_of
 from .configuration import architecture_of, head_of, recorded
 from .name_maps import look_up
+from .sentence_modules import MODULES, embedding_of, modules_of
 from .tensorflow_reader import read_index, read_tensorflow
 from .tensors import array_of, read_safetensors, read_sharded
 from .tokenizer_check import AS_IS, read_tokenizer
@@ -91,7 +93,7 @@ def read_source(
     path = Path(source)
     if heads is not None and path.suffix != '.params':
         raise ValueError(f'{source}: its configuration or name says how many heads it has; leave --heads out')
-    if (path / 'config.json').is_file():
+    if (path / 'config.json').is_file() or (path / MODULES).is_file():
         return read_hugging_face(path, vocabulary, as_is=as_is)
     if as_is:
         raise ValueError(f'{source}: has no tokenizer beside its vocabulary; leave --tokenizer {AS_IS} out')
@@ -129,8 +131,11 @@ def read_hugging_face(
     arrays: Mapping[str, np.ndarray] | None = None,
 ) -> Source:
     """A Hugging Face directory: ``config.json``, the tokenizer, and safetensors or PyTorch's ``.bin``, in one
-    file or several; its weights are `arrays` where these are given.
+    file or several; its weights are `arrays` where these are given. The modules of sentence-transformers say
+    where they lie and what follows the network.
     """
+    whole, modules = directory, modules_of(directory)
+    directory = modules[0][1] if modules else directory
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
     words, said = read_tokenizer(directory, vocabulary, as_is=as_is)
@@ -150,6 +155,9 @@ def read_hugging_face(
         notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)
     source = directory / 'config.json'
     head, (_, untrained) = head_of('Hugging Face', arrays, config, source), recorded(config, source)
+    embedding, dense = embedding_of(whole, config, cased=not settings_of(words).lowercase)
+    if embedding != Embedding():
+        head, arrays = dataclasses.replace(head, embedding=embedding), {**arrays, **dense}
     return Source('Hugging Face', architecture, words, head, arrays, notes=notes, untrained=untrained)
 
 

@@ -51,7 +51,8 @@ class SavedModel:
     alphas : dict of width key to np.ndarray, optional
         The gates, if they are not folded into the parameters yet.
     head : Head
-        The heads of pre-training unless given. Only a task's head is written, to ``head.json``.
+        The heads of pre-training unless given, which ``head.json`` is not written for; but for an embedding
+        that is not the usual one.
     """
 
     architecture: Architecture
@@ -110,7 +111,7 @@ def write_model(
         'recipe.yaml': yaml.safe_dump(dict(model.recipe), sort_keys=False),
         'progress.json': json.dumps(model.progress.to_dict(), indent=1) + '\n',
     }
-    if model.head != PRETRAINING:
+    if model.head.to_dict() != PRETRAINING.to_dict():
         texts[HEAD] = json.dumps(model.head.to_dict(), indent=1) + '\n'
     with new_directory(directory, replace=replace) as staged:
         write_arrays(

@@ -543,9 +543,8 @@ def recover(
             kept = States(states, phase.keep).load(progress.best_step, optimizer)
             of_kept = {} if kept.measured is None else kept.measured.fields
             progress = _kept(progress, progress.best_step, of_kept, kept.state_difference)
-    parameters = read_parameters(model)
+    parameters = {**start.parameters, **read_parameters(model)}  # what is not built is as it was
     if objective.states_alone:
-        parameters = {**start.parameters, **parameters}  # the heads are as they were
         after = objective.evaluate(dataclasses.replace(start, parameters=parameters))
         progress = progress.updated(**({} if after is None else after.fields))
     return parameters, progress

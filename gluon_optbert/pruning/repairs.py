@@ -335,5 +335,5 @@ def reconstruct(
         if cut.head == PRETRAINING:
             repair.mlm_head()
         # least squares raises the scale of P again
-        fitted = balance_heads(read_parameters(repair.cut), cut.architecture)
+        fitted = balance_heads({**cut.parameters, **read_parameters(repair.cut)}, cut.architecture)
         return dataclasses.replace(cut, parameters=fitted)

@@ -278,6 +278,7 @@ def make_app(
     service = Service(predictor, name=name, settings=settings)
     page = page_of(service.facts(), card)
     Body = body_of(predictor.head, settings)
+    embedding = predictor.head.embedding.changed(pooling=settings.pooling, normalise=settings.normalise)
 
     async def predict(body: Body) -> Predictions:
         """Predictions of the texts, pairs or questions, in their order."""
@@ -286,7 +287,7 @@ def make_app(
     async def embed(body: Body) -> Embeddings:
         """Embeddings of the texts or pairs, in their order."""
         embeddings = await service.results(instances_of(body))
-        kind = {'pooling': settings.pooling, 'normalised': settings.normalise}
+        kind = {'pooling': embedding.pooling, 'normalised': embedding.normalise}
         return JSONResponse({'embeddings': embeddings, **kind})
 
     async def no_predictions() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from ..deployment.predictor import POOLINGS
+from ..architecture.embedding import POOLINGS
 from ..runs.recipe import Recipe, option
 
 
@@ -24,13 +24,15 @@ class ServiceSettings(Recipe):
     max_characters: PositiveInt = option('characters of one text at most', 20_000)
     max_body: PositiveInt = option('bytes of a request at most', 1 << 20)
     max_connections: PositiveInt = option('connections at the same time at most; others get status 503', 512)
-    pooling: str = option(
-        'for embeddings: the mean of the tokens of a text, or its first token, [CLS]',
-        'mean',
+    pooling: str | None = option(
+        'for embeddings: how the tokens of a text become one; by default as the network says',
+        None,
         choices=POOLINGS,
     )
-    normalise: bool = option(
-        'for embeddings: whether they are scaled to length 1, so that their dot products are cosines', True
+    normalise: bool | None = option(
+        'for embeddings: whether they are scaled to length 1, so that their dot products are cosines; by '
+        'default as the network says',
+        None,
     )
 
     def problems(self) -> list[str]:

@@ -142,10 +142,11 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
     if workers.first:
         note_origin(directory.path, workers=workers.size)
 
+    settings = recipe.network_settings(head=start.head if start else PRETRAINING)
     model = build(
         architecture,
         start.parameters if start else None,
-        recipe.network_settings(),
+        settings,
         seed=recipe.seed,
         initial_std=recipe.initial_std,
         ctx=workers.context(),
@@ -167,9 +168,10 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
     )
     progress = _progress(measured, recipe, start, shards['train'])
     if workers.first:
+        parameters = {**(start.parameters if start else {}), **read_parameters(model)}
         write_model(
             recipe.output,
-            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
+            SavedModel(architecture, parameters, vocabulary, to_dict(recipe), progress, head=settings.head),
             extra={name: (directory.path / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
         )
         shutil.rmtree(directory.path)

@@ -8,6 +8,7 @@ from helpers.tiny import network
 from hypothesis import given
 
 from gluon_optbert.architecture import parameters as module
+from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import H_GATES, parameter_table, parameters_left
 from gluon_optbert.network.model import build, named_parameters
@@ -60,7 +61,7 @@ def cells(spec):
 @pytest.mark.parametrize('widths', NETWORKS)
 def test_docstring_has_the_sides_and_gates_of_every_parameter(widths, h_gate):
     architecture, seen = NETWORKS[widths], {}
-    for head in HEADS:
+    for head in (*HEADS, Head(embedding=Embedding(dense=((4, 'tanh'),)))):
         for name, spec in parameter_table(architecture, head, h_gate=h_gate).items():
             bare = name if spec.layer is None else name.split(f'encoder.transformer_cells.{spec.layer}.')[1]
             if name == 'task.weight' and not head.pooled:  # as the docstring says below its table

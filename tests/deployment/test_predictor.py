@@ -13,6 +13,7 @@ from helpers.commands import call
 from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
+from gluon_optbert.architecture.embedding import POOLINGS
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.description import Deployment, check_text_length, read_description
 from gluon_optbert.deployment.export import export
@@ -256,12 +257,18 @@ def encoder(request, tmp_path_factory):
     return Predictor(place), tokens
 
 
-@pytest.mark.parametrize('pooling', ['mean', 'first'])
+@pytest.mark.parametrize('pooling', POOLINGS)
 @pytest.mark.parametrize('normalise', [True, False])
 def test_embedding_is_of_the_real_tokens(encoder, pooling, normalise):
     predictor, tokens = encoder
     embeddings = predictor.encode(SENTENCES, pooling=pooling, normalise=normalise, batch_size=3)
-    wanted = np.array([one[0] if pooling == 'first' else one.mean(axis=0) for one in tokens])
+    poolings = {
+        'mean': lambda one: one.mean(axis=0),
+        'cls': lambda one: one[0],
+        'max': lambda one: one.max(axis=0),
+        'mean_sqrt_len': lambda one: one.sum(axis=0) / np.sqrt(len(one)),
+    }
+    wanted = np.array(list(map(poolings[pooling], tokens)))
     if normalise:
         wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     assert embeddings.dtype == np.float32 and embeddings.shape == (4, ARCHITECTURE.h)
@@ -273,7 +280,7 @@ def test_embeddings_have_one_row_for_each_text(encoder, directories):
     assert predictor.encode([]).shape == (0, ARCHITECTURE.h)
     pair = predictor.encode([('a b', 'c')])
     assert pair.shape == (1, ARCHITECTURE.h) and not np.allclose(pair, predictor.encode(['a b']))
-    with pytest.raises(ValueError, match='pooling must be one of mean, first'):
+    with pytest.raises(ValueError, match='pooling must be one of mean, cls'):
         predictor.encode(['a'], pooling='last')
     with pytest.raises(ValueError, match='has no embeddings'):
         Predictor(directories / 'classification').encode(['a'])

@@ -32,6 +32,7 @@ from helpers.tiny import (
     vocabulary,
 )
 
+from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
 from gluon_optbert.deployment.export import export
@@ -86,9 +87,14 @@ def head_parameters(outputs):
 
 @pytest.mark.parametrize('names, e', [(HUGGING_FACE, 5), (TENSORFLOW, None), (GLUONNLP, None)])
 def test_every_map_reaches_every_parameter_and_nothing_else(names, e):
-    """Exports for Transformers may have a factorised embedding."""
+    """Directories of Hugging Face may have a factorised embedding, and dense layers behind a pooling."""
+    dense = ((4, 'tanh'),) * 2 if names is HUGGING_FACE else ()
     reached = {here.replace('{i}', layer) for here in names.values() if here for layer in '01'}
-    assert reached == {*network_shapes(network(e=e)), 'task.weight', 'task.bias'}
+    assert reached == {
+        *network_shapes(network(e=e), Head(embedding=Embedding(dense=dense))),
+        'task.weight',
+        'task.bias',
+    }
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_a_port_in_use_is_bad_input(deployment):
         (['--batch-size', 0], '--batch-size must be '),
         (['--queue', 10], 'queue must be at least max_texts'),
         (['--host', 'no such host'], 'cannot be listened on'),
-        (['--pooling', 'last'], 'must be one of mean, first'),
+        (['--pooling', 'last'], 'must be one of mean, cls'),
     ],
 )
 def test_bad_flags_are_one_line(deployment, flags, words):

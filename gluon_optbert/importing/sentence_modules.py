@@ -1,0 +1,231 @@
+"""What a directory of sentence-transformers says of its embeddings: ``modules.json`` and the files it names.
+
+Its modules are a Transformer, a Pooling, any number of Dense layers and perhaps Normalize, in this order. All
+else is refused by its name, for the embeddings would be others without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..architecture.embedding import ACTIVATIONS, SHORTEST, Embedding
+from ..runs.files import parse_json, read_json, read_small
+from .tensors import read_safetensors
+from .torch_reader import read_torch
+
+MODULES = 'modules.json'
+LIBRARY = 'sentence_transformers.'  # how the names of its own classes begin
+SETTINGS = 'config_sentence_transformers.json'
+# Of a Transformer; the library has had a name for each kind of network.
+_TRANSFORMER_SETTINGS = tuple(
+    f'sentence_{kind}_config.json' for kind in ('bert', 'roberta', 'distilbert', 'albert')
+)
+_TRANSFORMER_SAYS = {'transformer_task': 'feature-extraction', 'module_output_name': 'token_embeddings'}
+# Names of a Pooling's modes, as the library writes them now and as it did before.
+_MODES = {'mean_sqrt_len_tokens': 'mean_sqrt_len', **{mode: mode for mode in ('mean', 'cls', 'max')}}
+_MODES_BEFORE = {
+    'pooling_mode_cls_token': 'cls',
+    'pooling_mode_max_tokens': 'max',
+    'pooling_mode_mean_tokens': 'mean',
+    'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
+    'pooling_mode_weightedmean_tokens': 'weightedmean',
+    'pooling_mode_lasttoken': 'lasttoken',
+}
+_NO_EFFECT = ('Dropout',)  # modules that only train
+
+
+def _refuse(path: Path, what: str, wanted: str) -> ValueError:
+    return ValueError(f'{path}: {what}, and {wanted}; its embeddings cannot be computed')
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def modules_of(directory: Path) -> list[tuple[str, Path]]:
+    """The kind and the directory of every module that has an effect; none without ``modules.json``.
+
+    Raises
+    ------
+    ValueError
+        If they are damaged, or others than this package computes.
+    """
+    path = directory / MODULES
+    if not path.is_file():
+        return []
+    values = parse_json(read_small(path), source=path)
+    modules = []
+    for entry in values if isinstance(values, list) else [values]:
+        kind, place = (
+            (entry.get(key) for key in ('type', 'path')) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise ValueError(
+                f'{path}: wanted a list of modules, each with a type and a path, found {entry!r:.200}'
+            )
+        own, name = kind.startswith(LIBRARY), kind.rsplit('.', 1)[-1]
+        if not own or name not in ('Transformer', 'Pooling', 'Dense', 'Normalize', *_NO_EFFECT):
+            raise _refuse(
+                path, f'has the module {kind!r:.80}', 'Transformer, Pooling, Dense and Normalize are read'
+            )
+        if Path(place).is_absolute() or '..' in Path(place).parts:
+            raise ValueError(f'{path}: {name} lies at {place!r:.80}, outside of the directory')
+        if name not in _NO_EFFECT:
+            modules.append((name, directory / place))
+    names = [name for name, _ in modules]
+    dense = names.count('Dense')
+    if names not in (wanted := ['Transformer', 'Pooling', *['Dense'] * dense], [*wanted, 'Normalize']):
+        raise _refuse(
+            path,
+            f'has the modules {", ".join(names)}',
+            'one Transformer, one Pooling, then Dense layers and then Normalize are read',
+        )
+    return modules
+
+
+def embedding_of(
+    directory: Path, config: Mapping[str, Any], *, cased: bool
+) -> tuple[Embedding, dict[str, np.ndarray]]:
+    """The embedding that the modules of a directory make, and the arrays of its dense layers by name.
+
+    Parameters
+    ----------
+    directory : Path
+        Of ``modules.json``; without one the embedding is the usual one.
+    config : mapping
+        The network's ``config.json``.
+    cased : bool
+        Whether text keeps its capitals.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a module is damaged, or says what this package cannot compute.
+    """
+    modules = modules_of(directory)
+    if not modules:
+        return Embedding(), {}
+    (_, transformer), (_, pooling), *rest = modules
+    prompts, similarity = _prompts_and_similarity(directory / SETTINGS)
+    values: dict[str, Any] = {
+        'max_length': _max_length(transformer, config, cased=cased),
+        'pooling': _pooling(pooling / 'config.json', config, prompts),
+        'normalise': any(name == 'Normalize' for name, _ in rest),
+        'similarity': similarity,
+        'prompts': tuple(prompts.items()),
+    }
+    width, layers, arrays = config.get('hidden_size'), [], {}
+    for i, place in enumerate(place for name, place in rest if name == 'Dense'):
+        activation, weight, bias = _dense(place, width)
+        layers.append((len(weight), activation))
+        arrays.update({f'dense.{i}.weight': weight, f'dense.{i}.bias': bias})
+        width = len(weight)
+    try:
+        return Embedding(dense=tuple(layers), **values), arrays
+    except ValueError as error:
+        raise ValueError(f'{directory / MODULES}: {error}') from error
+
+
+def _prompts_and_similarity(path: Path) -> tuple[dict[str, str], str]:
+    """The prompts that are not empty, and how embeddings are compared."""
+    settings = _optional(path)
+    kind = settings.get('model_type', 'SentenceTransformer')
+    if kind != 'SentenceTransformer':
+        raise _refuse(path, f'model_type is {kind!r:.80}', 'a SentenceTransformer is read')
+    prompts = settings.get('prompts') or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise ValueError(f'{path}: prompts must be texts by their names, found {prompts!r:.200}')
+    default = settings.get('default_prompt_name')
+    if isinstance(default, str) and prompts.get(default):
+        raise _refuse(
+            path,
+            f'default_prompt_name is {default!r:.80}, so {prompts[default]!r:.80} is put before every text',
+            'nothing is put there here; set it to null and put the prompt before your texts',
+        )
+    named = {name: text for name, text in prompts.items() if text}
+    return named, settings.get('similarity_fn_name') or 'cosine'
+
+
+def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) -> int | None:
+    """The tokens that a text is cut to, None for all positions: by the settings of the Transformer, or else
+    by its tokenizer.
+    """
+    present = [name for name in _TRANSFORMER_SETTINGS if (transformer / name).is_file()]
+    path = transformer / (present or _TRANSFORMER_SETTINGS)[0]
+    settings = _optional(path)
+    for name, wanted in _TRANSFORMER_SAYS.items():
+        if settings.get(name, wanted) != wanted:
+            raise _refuse(path, f'{name} is {settings[name]!r:.80}', f'{wanted} is read')
+    forms = settings.get('modality_config', {})
+    text = forms.get('text', {}) if isinstance(forms, dict) else forms
+    if text and (not isinstance(text, dict) or text.get('method_output_name') != 'last_hidden_state'):
+        raise _refuse(path, f'modality_config has {text!r:.200} for text', 'its last_hidden_state is read')
+    if settings.get('do_lower_case') and cased:
+        raise _refuse(path, 'do_lower_case is true', 'the vocabulary has capitals, which the tokenizer keeps')
+    tokenizer = _optional(transformer / 'tokenizer_config.json')
+    if tokenizer.get('truncation_side', 'right') != 'right':
+        raise _refuse(
+            transformer / 'tokenizer_config.json',
+            f'truncation_side is {tokenizer["truncation_side"]!r:.80}',
+            'texts are cut at their end',
+        )
+    arguments = settings.get('tokenizer_args') or settings.get('processor_kwargs') or {}
+    own = arguments.get('model_max_length') if isinstance(arguments, dict) else None
+    length = own or settings.get('max_seq_length') or tokenizer.get('model_max_length')
+    positions = config.get('max_position_embeddings')
+    if length is None or isinstance(length, int | float) and type(positions) is int and length >= positions:
+        return None  # libraries write 1e30 for no limit
+    if type(length) is not int or length < SHORTEST:
+        raise ValueError(
+            f'{path}: max_seq_length must be a number of tokens from {SHORTEST}, found {length!r:.80}'
+        )
+    return length
+
+
+def _pooling(path: Path, config: Mapping[str, Any], prompts: Mapping[str, str]) -> str:
+    """How the states of tokens become one vector."""
+    settings = read_json(path)
+    width = settings.get('embedding_dimension', settings.get('word_embedding_dimension'))
+    if width != config.get('hidden_size'):
+        raise ValueError(
+            f'{path}: pools {width!r:.80} units, and the network has {config.get("hidden_size")!r}'
+        )
+    modes = settings.get('pooling_mode')
+    if modes is None:
+        modes = [mode for name, mode in _MODES_BEFORE.items() if settings.get(name)] or ['mean']
+    modes = [modes] if isinstance(modes, str) else modes
+    if modes not in [[mode] for mode in _MODES]:
+        raise _refuse(path, f'pooling_mode is {modes!r:.200}', f'one of {", ".join(_MODES)} is read')
+    if prompts and settings.get('include_prompt') is False:
+        raise _refuse(path, 'include_prompt is false', 'all tokens of a text are pooled here')
+    return _MODES[modes[0]]
+
+
+def _dense(place: Path, width: Any) -> tuple[str, np.ndarray, np.ndarray]:
+    """The activation, the weight and the bias of a dense layer, whose input has this width."""
+    path = place / 'config.json'
+    settings = read_json(path)
+    function = settings.get('activation_function', 'torch.nn.modules.activation.Tanh')
+    activation = str(function).rsplit('.', 1)[-1].lower()
+    if not str(function).startswith('torch.nn.modules.') or activation not in ACTIVATIONS:
+        raise _refuse(
+            path, f'activation_function is {function!r:.80}', f'{", ".join(ACTIVATIONS)} of PyTorch are read'
+        )
+    for name in ('module_input_name', 'module_output_name'):
+        if settings.get(name) not in (None, 'sentence_embedding'):
+            raise _refuse(
+                path, f'{name} is {settings[name]!r:.80}', 'the sentence_embedding is read and written'
+            )
+    file = place / 'model.safetensors'
+    arrays = read_safetensors(file) if file.is_file() else read_torch(file := place / 'pytorch_model.bin')
+    weight = arrays.get('linear.weight', np.zeros(()))
+    bias = arrays.get('linear.bias', np.zeros(weight.shape[:1], np.float32))
+    if set(arrays) - {'linear.weight', 'linear.bias'} or weight.ndim != 2 or weight.shape[1] != width:
+        raise ValueError(
+            f'{file}: wanted linear.weight of (units, {width}) and linear.bias, found '
+            f'{", ".join(f"{name} {array.shape}" for name, array in arrays.items()):.200}'
+        )
+    return activation, weight, bias

@@ -1,0 +1,294 @@
+"""Directories of sentence-transformers: their embeddings survive every way through the package, or are
+refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checkpoints import write_hugging_face
+from helpers.tiny import ROOT, random_selection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, SIMILARITIES, Embedding
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.cutting.shrink import cut
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.library_exports import export_onnx
+from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sentence_modules import embedding_of
+from gluon_optbert.importing.sources import read_source
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+
+CASES = ROOT.parent / 'shared' / 'cases'
+TEXTS = ['a b c', 'd', 'a fine film and a dull one that is longer than the network reads by some tokens']
+PATHS = 'sentence_transformers.models.'
+KINDS = ('Transformer', 'Pooling', 'Normalize')
+FUNCTIONS = {
+    'identity': ('torch.nn.modules.linear.Identity', lambda x: x),
+    'tanh': ('torch.nn.modules.activation.Tanh', np.tanh),
+    'relu': ('torch.nn.modules.activation.ReLU', lambda x: np.where(x > 0, x, 0)),
+    'sigmoid': ('torch.nn.modules.activation.Sigmoid', lambda x: 1 / (1 + np.exp(-x))),
+}
+POOLED = {
+    'mean': lambda states: states.mean(axis=0),
+    'cls': lambda states: states[0],
+    'max': lambda states: states.max(axis=0),
+    'mean_sqrt_len': lambda states: states.sum(axis=0) / np.sqrt(len(states)),
+}
+
+
+def write_json(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+
+
+def write_modules(directory, kinds=KINDS, *, pooling='mean', bert=None, **more):
+    """A directory with modules, whose settings are those of the library's versions 2 to 4; and the weights,
+    biases and activations of its dense layers.
+    """
+    write_hugging_face(directory)
+    modules, dense, width = [], [], 8
+    for i, kind in enumerate(kinds):
+        path = f'{i}_{kind}' if i else ''
+        modules.append(
+            {'idx': i, 'name': str(i), 'path': path, 'type': kind if '.' in kind else PATHS + kind}
+        )
+        if kind == 'Dense':
+            activation, units = ACTIVATIONS[i % len(ACTIVATIONS)], 5 + i
+            weight = np.random.RandomState(i).normal(size=(units, width)).astype(np.float32)
+            bias = np.arange(units, dtype=np.float32) / 5
+            write_json(
+                directory / path / 'config.json',
+                {
+                    'in_features': width,
+                    'out_features': units,
+                    'bias': True,
+                    'activation_function': FUNCTIONS[activation][0],
+                    **more.get('dense', {}),
+                },
+            )
+            save_file(
+                {'linear.weight': weight, 'linear.bias': bias}, str(directory / path / 'model.safetensors')
+            )
+            dense.append((weight, bias, FUNCTIONS[activation][1]))
+            width = units
+    write_json(directory / 'modules.json', modules)
+    names = {'cls': 'cls_token'}
+    write_json(
+        directory / '1_Pooling' / 'config.json',
+        {
+            'word_embedding_dimension': 8,
+            **{f'pooling_mode_{names.get(mode, mode + "_tokens")}': mode == pooling for mode in POOLINGS},
+            **more.get('pool', {}),
+        },
+    )
+    if bert is not None:
+        write_json(directory / 'sentence_bert_config.json', bert)
+    write_json(directory / 'config_sentence_transformers.json', more.get('settings', {}))
+    return dense
+
+
+def imported(directory):
+    return convert(read_source(str(directory))).model
+
+
+def by_hand(saved, texts, *, pooling, normalise, dense=(), length=16):
+    """Embeddings from the encoded tokens of one text at a time."""
+    model = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)
+    words, rows = saved.vocabulary, []
+    for text in texts:
+        ids = words[['[CLS]', *[w if w in words else '[UNK]' for w in text.split()][: length - 2], '[SEP]']]
+        inputs = np.array([ids]), np.zeros((1, len(ids))), np.array([len(ids)]), np.zeros((1, 1))
+        states = model(*(mx_array(value) for value in inputs))[0].asnumpy()[0].astype(np.float64)
+        row = POOLED[pooling](states)
+        for weight, bias, function in dense:
+            row = function(weight @ row + bias)
+        rows.append(row / np.linalg.norm(row) if normalise else row)
+    return np.array(rows)
+
+
+def mx_array(value):
+    import mxnet as mx
+
+    return mx.nd.array(value)
+
+
+@pytest.mark.parametrize('pooling', POOLINGS)
+@pytest.mark.parametrize('layers, normalise, length', [(0, True, None), (1, False, 5), (3, True, 7)])
+def test_embeddings_are_those_of_the_modules_everywhere(tmp_path, pooling, layers, normalise, length):
+    kinds = ('Transformer', 'Pooling', *['Dense'] * layers, 'Dropout', *['Normalize'] * normalise)
+    bert = None if length is None else {'max_seq_length': length, 'do_lower_case': False}
+    prompts = {'prompts': {'query': 'find: ', 'document': ''}, 'similarity_fn_name': 'dot'}
+    dense = write_modules(tmp_path / 'st', kinds, pooling=pooling, bert=bert, settings=prompts)
+    write_model(tmp_path / 'model', imported(tmp_path / 'st'))
+    saved = read_model(tmp_path / 'model')
+    wanted = by_hand(saved, TEXTS, pooling=pooling, normalise=normalise, dense=dense, length=length or 16)
+    export(saved, tmp_path / 'deploy')
+    found = Predictor(tmp_path / 'deploy').encode(TEXTS, batch_size=2)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
+    export_onnx(saved, tmp_path / 'again', sentences=True)
+    embedding, arrays = embedding_of(tmp_path / 'again', {'hidden_size': 8}, cased=False)
+    assert embedding == saved.head.embedding.changed(max_length=length or 16)
+    assert saved.head.embedding.prompts == (('query', 'find: '),) and saved.head.embedding.similarity == 'dot'
+    assert len(arrays) == 2 * layers
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, saved.parameters[name])
+
+
+def test_a_cut_takes_hidden_units_out_of_the_first_dense_layer_and_leaves_the_width(tmp_path):
+    write_modules(tmp_path / 'st', ('Transformer', 'Pooling', 'Dense', 'Dense', 'Normalize'))
+    saved = imported(tmp_path / 'st')
+    selection = random_selection(saved.architecture)
+    parameters, smaller = cut(saved.parameters, saved.architecture, selection, head=saved.head)
+    export(SavedModel(smaller, parameters, saved.vocabulary, head=saved.head), tmp_path / 'deploy')
+    assert Predictor(tmp_path / 'deploy').encode(['a b']).shape == (1, saved.head.embedding.width(8))
+    np.testing.assert_array_equal(
+        parameters['dense.0.weight'], saved.parameters['dense.0.weight'][:, selection.kept['h']]
+    )
+
+
+def test_a_directory_without_modules_is_as_it_always_was(tmp_path):
+    write_hugging_face(tmp_path / 'bert')
+    saved = imported(tmp_path / 'bert')
+    assert saved.head.embedding == Embedding() and 'embedding' not in saved.head.to_dict()
+    write_model(tmp_path / 'model', saved)
+    assert not (tmp_path / 'model' / 'head.json').exists()
+
+
+@pytest.mark.parametrize(
+    'changes, says',
+    [
+        ({'kinds': ('Transformer', 'WeightedLayerPooling', 'Pooling')}, 'WeightedLayerPooling'),
+        ({'kinds': ('Transformer', 'Pooling', 'LayerNorm')}, 'LayerNorm'),
+        ({'kinds': ('custom_st.Transformer', 'Pooling')}, 'custom_st.Transformer'),
+        ({'kinds': ('Transformer',)}, 'has the modules Transformer,'),
+        ({'kinds': ('Transformer', 'Pooling', 'Normalize', 'Dense')}, 'Normalize, Dense'),
+        ({'pool': {'pooling_mode_max_tokens': True}}, "pooling_mode is .'max', 'mean'."),
+        ({'pool': {'pooling_mode': 'weightedmean'}}, "pooling_mode is .'weightedmean'."),
+        ({'pool': {'word_embedding_dimension': 9}}, 'pools 9 units, and the network has 8'),
+        (
+            {'pool': {'include_prompt': False}, 'settings': {'prompts': {'query': 'q: '}}},
+            'include_prompt is false',
+        ),
+        (
+            {'settings': {'prompts': {'query': 'q: '}, 'default_prompt_name': 'query'}},
+            "default_prompt_name is 'query'",
+        ),
+        ({'settings': {'model_type': 'SparseEncoder'}}, "model_type is 'SparseEncoder'"),
+        ({'settings': {'similarity_fn_name': 'colbert'}}, 'similarity must be one of cosine'),
+        ({'bert': {'max_seq_length': 2}}, 'max_seq_length must be a number of tokens from 3, found 2'),
+        ({'bert': {'max_seq_length': 'long'}}, "found 'long'"),
+        ({'bert': {'transformer_task': 'fill-mask'}}, "transformer_task is 'fill-mask'"),
+        (
+            {'bert': {'module_output_name': 'sentence_embedding'}},
+            "module_output_name is 'sentence_embedding'",
+        ),
+        (
+            {'bert': {'modality_config': {'text': {'method_output_name': 'pooler_output'}}}},
+            'modality_config has .*pooler_output',
+        ),
+        (
+            {'kinds': ('Transformer', 'Pooling', 'Dense'), 'dense': {'activation_function': 'torch.nn.SiLU'}},
+            "activation_function is 'torch.nn.SiLU'",
+        ),
+        (
+            {
+                'kinds': ('Transformer', 'Pooling', 'Dense'),
+                'dense': {'module_input_name': 'token_embeddings'},
+            },
+            "module_input_name is 'token_embeddings'",
+        ),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_its_name(tmp_path, changes, says):
+    write_modules(tmp_path / 'st', **changes)
+    with pytest.raises(ValueError, match=says) as refusal:
+        imported(tmp_path / 'st')
+    assert '\n' not in str(refusal.value) and str(tmp_path) in str(refusal.value)
+
+
+@pytest.mark.parametrize('content', ['[]', '{}', '[{"type": 3, "path": ""}]', '[{"type": "x"}]', '[', '7'])
+def test_damaged_modules_are_refused(tmp_path, content):
+    write_hugging_face(tmp_path / 'st')
+    (tmp_path / 'st' / 'modules.json').write_text(content)
+    with pytest.raises(ValueError, match='modules.json'):
+        imported(tmp_path / 'st')
+
+
+def test_a_module_outside_of_the_directory_is_refused(tmp_path):
+    write_modules(tmp_path / 'st')
+    path = tmp_path / 'st' / 'modules.json'
+    path.write_text(path.read_text().replace('1_Pooling', '../1_Pooling'))
+    with pytest.raises(ValueError, match='outside of the directory'):
+        imported(tmp_path / 'st')
+
+
+def test_a_length_comes_from_the_tokenizer_where_the_modules_have_none(tmp_path):
+    write_modules(tmp_path / 'st')
+    for length, wanted in ((7, 7), (16, None), (512, None), (1e30, None)):
+        write_json(tmp_path / 'st' / 'tokenizer_config.json', {'model_max_length': length})
+        assert imported(tmp_path / 'st').head.embedding.max_length == wanted
+    write_json(tmp_path / 'st' / 'tokenizer_config.json', {'truncation_side': 'left'})
+    with pytest.raises(ValueError, match="truncation_side is 'left'"):
+        imported(tmp_path / 'st')
+
+
+def test_the_transformer_may_lie_in_a_directory_of_its_own(tmp_path):
+    write_modules(tmp_path / 'st')
+    inner = tmp_path / 'st' / '0_Transformer'
+    inner.mkdir()
+    for path in [path for path in (tmp_path / 'st').iterdir() if path.is_file()]:
+        if not path.name.startswith(('modules', 'config_sentence')):
+            path.rename(inner / path.name)
+    path = tmp_path / 'st' / 'modules.json'
+    path.write_text(path.read_text().replace('"path": ""', '"path": "0_Transformer"'))
+    assert imported(tmp_path / 'st').architecture.h == 8
+
+
+embeddings = st.builds(
+    Embedding,
+    pooling=st.sampled_from(POOLINGS),
+    max_length=st.none() | st.integers(3, 600),
+    normalise=st.booleans(),
+    dense=st.lists(st.tuples(st.integers(1, 99), st.sampled_from(ACTIVATIONS)), max_size=3).map(tuple),
+    similarity=st.sampled_from(SIMILARITIES),
+    prompts=st.dictionaries(st.text(), st.text(), max_size=2).map(lambda found: tuple(found.items())),
+)
+
+
+@settings(max_examples=50)
+@given(embeddings)
+def test_an_embedding_comes_back_from_its_json(embedding):
+    values = json.loads(json.dumps(Head(embedding=embedding).to_dict()))
+    assert Head.from_dict(values).embedding == embedding
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'pooling': 'last'},
+        {'max_length': 2},
+        {'dense': [[3]]},
+        {'dense': [[0, 'tanh']]},
+        {'more': 1},
+        {'dense': 3},
+    ]
+    + [{'dense': [[3, 'tanh']] * 9}, {'prompts': ['a']}, {'normalise': 1}, {'max_length': True}],
+)
+def test_what_is_no_embedding_is_refused(values):
+    with pytest.raises(ValueError, match='^head: '):
+        Head.from_dict({'kind': 'pretraining', 'labels': [], 'task': '', 'embedding': values})
+
+
+@pytest.mark.parametrize('case', ['st_cls', 'st_short'])
+@pytest.mark.skipif(not CASES.is_dir(), reason='no cases beside the project')
+def test_embeddings_are_those_that_sentence_transformers_computed(tmp_path, case):
+    export(imported(CASES / case), tmp_path / 'deploy')
+    lines = Path(CASES / 'st_lines.txt').read_text().splitlines()
+    wanted = np.load(CASES / f'{case}.npy')
+    np.testing.assert_allclose(Predictor(tmp_path / 'deploy').encode(lines), wanted, atol=1e-6)
