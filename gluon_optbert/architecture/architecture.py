@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.files import parse_json, read_json
+from ..runs.limits import MOST_LAYERS, within
 
 Axis = tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
 FORMAT = 1
@@ -74,6 +75,7 @@ class Architecture:
 
     def __post_init__(self):
         object.__setattr__(self, 'layers', tuple(self.layers))
+        within(len(self.layers), MOST_LAYERS, 'layers', source='architecture')
         least = {name: (getattr(self, name), 1) for name in ('h', 'vocab_size', 'max_length', 'token_types')}
         if self.e is not None:
             least['e'] = self.e, 1

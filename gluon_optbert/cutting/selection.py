@@ -15,6 +15,8 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
 from ..architecture.parameters import ALPHA_H, LETTERS, Alphas
 from ..runs.files import read_json
+from ..runs.limits import read_npz
+from ..runs.mxnet_arrays import is_finite
 
 
 def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
@@ -40,13 +42,10 @@ def read_alphas(path: Path) -> tuple[dict[str, np.ndarray], str]:
     ValueError
         If the file is no such file.
     """
-    try:
-        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as arrays:
-            alphas = {key: arrays[key] for key in arrays.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
-        raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
+    alphas = read_npz(path)
+    for key, alpha in alphas.items():
+        if alpha.ndim != 1 or alpha.dtype.kind not in 'fiu' or not is_finite(alpha):
+            raise ValueError(f'{path}: {key} is no vector of finite numbers')
     h_gate = next((name for name, key in ALPHA_H.items() if key in alphas), 'stream')
     return {'h' if key == ALPHA_H[h_gate] else key: alpha for key, alpha in alphas.items()}, h_gate
 

@@ -5,7 +5,6 @@ A network with a trimmed vocabulary is checked by `trim_check`."""
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import math
 import tempfile
@@ -28,6 +27,7 @@ from ..network.model import OptBERTModel, build
 from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting, markdown_table
+from ..runs.limits import read_npz
 from ..runs.programs import named
 from ..runs.progress import CUT
 from ..runs.recipe import Recipe, option, read_yaml
@@ -79,11 +79,11 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
         directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
         shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
         return list(evaluation_batches(shards, batch_size=size, limit=limit))
-    try:
-        with np.load(io.BytesIO(sample.read_bytes()), allow_pickle=False) as arrays:
-            values = [arrays[name][:limit] for name in TOKEN_INPUTS]
-    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
-        raise ValueError(f'{sample}: not readable as inputs ({error})') from error
+    arrays = read_npz(sample)
+    missing = [name for name in TOKEN_INPUTS if name not in arrays]
+    if missing:
+        raise ValueError(f'{sample}: has no {" and no ".join(missing)}')
+    values = [arrays[name][:limit] for name in TOKEN_INPUTS]
     batches = []
     for start in range(0, len(values[0]), size):
         some = [value[start : start + size] for value in values]

@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..runs.files import MOST_JSON_BYTES, existing
+from ..runs.files import existing
+from ..runs.limits import MOST_ARRAYS, MOST_BYTES, MOST_INSTRUCTIONS, within
 from .tensors import MOST_SIDES, array_of, element_bytes
 
 # The classes of storages that may be named, and the elements they hold.
@@ -86,7 +87,8 @@ def _described(file: BinaryIO) -> Any:
         stack.pop()
         return values[::-1]
 
-    for operation, argument, _ in pickletools.genops(file):
+    for number, (operation, argument, _) in enumerate(pickletools.genops(file)):
+        within(number, MOST_INSTRUCTIONS, 'instructions', source='the pickle')
         match operation.name:
             case 'STOP':
                 return stack.pop()
@@ -215,6 +217,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 def _from_zip(file: BinaryIO) -> dict[str, np.ndarray]:
     """The tensors of the newer form: ``NAME/data.pkl``, and ``NAME/data/KEY`` for every storage."""
     with zipfile.ZipFile(file) as archive:
+        within(len(archive.infolist()), MOST_ARRAYS, 'members', source='the archive')
         members = {member.filename: member for member in archive.infolist()}
         size = file.seek(0, io.SEEK_END)
         if sum(member.file_size for member in members.values()) > size or not all(
@@ -225,9 +228,9 @@ def _from_zip(file: BinaryIO) -> dict[str, np.ndarray]:
                 'its members are compressed or reach beyond the file, which torch.save does not do'
             )
         pickles = [name for name in members if name.count('/') == 1 and name.endswith('/data.pkl')]
-        if len(pickles) != 1 or members[pickles[0]].file_size > MOST_JSON_BYTES:
+        if len(pickles) != 1 or members[pickles[0]].file_size > MOST_BYTES:
             raise ValueError(
-                f'{len(pickles)} members named NAME/data.pkl, wanted one of at most {MOST_JSON_BYTES} bytes'
+                f'{len(pickles)} members named NAME/data.pkl, wanted one of at most {MOST_BYTES} bytes'
             )
         root = pickles[0][: -len('data.pkl')]
         if root + 'byteorder' in members and archive.read(root + 'byteorder') != b'little':

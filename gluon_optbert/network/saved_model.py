@@ -20,7 +20,7 @@ import yaml
 from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
-from ..runs.files import check_manifest, new_directory, read_json, write_manifest
+from ..runs.files import check_manifest, new_directory, read_json, read_small, write_manifest
 from ..runs.mxnet_arrays import read_arrays, write_arrays
 from ..runs.programs import named
 from ..runs.progress import Progress
@@ -150,7 +150,7 @@ def read_model(directory: Path) -> SavedModel:
         check_parameters(parameters, architecture, head)
         if alphas:
             check_alphas(alphas, architecture)
-        recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
+        recipe = load_yaml(read_small(directory / 'recipe.yaml'), source='recipe.yaml') or {}
         if not isinstance(recipe, dict):
             raise ValueError('recipe.yaml must be a mapping')
         progress = Progress.from_dict(read_json(directory / 'progress.json'))

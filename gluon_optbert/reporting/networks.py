@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
+from ..runs.limits import read_npz
 from ..runs.progress import GATES, difference_error, score_text
 from ..runs.recipe import load_yaml
 
@@ -204,7 +204,7 @@ def _task_of(path: Path) -> str:
     """The task that a run names: in the head of a network, or in its recipe."""
     recipe = path / 'recipe.yaml'
     sources = [read_json(file) for file in sorted(path.glob('round-*/model/head.json'))]
-    sources += [load_yaml(recipe.read_bytes(), source=str(recipe))] if recipe.is_file() else []
+    sources += [load_yaml(read_small(recipe), source=str(recipe))] if recipe.is_file() else []
     for values in sources:
         task = values.get('task') if isinstance(values, dict) else None
         if isinstance(task, str):
@@ -269,13 +269,12 @@ def read_gates(run: Run) -> list[Round]:
         if not (directory / 'alphas.npz').is_file():  # a record without the arrays of its run
             continue
         try:
-            with np.load(directory / 'alphas.npz') as stored:
-                # alpha_h has a key for each place where it may stand
-                keys = {name: 'h' if name in ALPHA_H.values() else name for name in stored.files}
-                alphas = {key: np.asarray(stored[name]) for name, key in keys.items()}
+            stored = read_npz(directory / 'alphas.npz')
+            # alpha_h has a key for each place where it may stand
+            alphas = {'h' if name in ALPHA_H.values() else name: values for name, values in stored.items()}
             kept = read_json(directory / 'selection.json')['kept']
             stays = {key: np.isin(np.arange(len(values)), kept[key]) for key, values in alphas.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f'{directory}: alphas.npz and selection.json are not those of a cut ({error!r})'
             ) from error

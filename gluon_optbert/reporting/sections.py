@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from .. import __version__
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
-from ..runs.files import MANIFEST, read_sealed
+from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_warnings, processors
 from ..runs.progress import CLOSED, NOTE, OPEN, exceeds, score_text
 from ..runs.recipe import load_yaml
@@ -155,7 +155,7 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> list[Sec
     sections += _of_files(path, known)
     recipe = path / 'recipe.yaml'
     if recipe.is_file():
-        sections.append(('Recipe', values(load_yaml(recipe.read_bytes(), source=str(recipe)))))
+        sections.append(('Recipe', values(load_yaml(read_small(recipe), source=str(recipe)))))
     return sections
 
 

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from .. import __version__
 from .failures import Interrupted
+from .limits import DEEPEST, MOST_BYTES, MOST_VALUES, fits_memory, within
 
 Values = TypeVar('Values', bound=pydantic.BaseModel)
 LOG = logging.getLogger(__name__)
@@ -423,11 +424,9 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
     return manifest
 
 
-MOST_JSON_BYTES = 1 << 26  # of a file: ten times the largest vocabulary in use
 LFS_POINTER = (
     b'version https://git-lfs.github.com/spec/'  # how a file begins that stands for another in Git LFS
 )
-DEEPEST_JSON = 64  # objects and lists within each other
 
 
 def parse_json(text: str | bytes, *, source: object) -> Any:
@@ -436,14 +435,16 @@ def parse_json(text: str | bytes, *, source: object) -> Any:
     Raises
     ------
     ValueError
-        Naming the source, if it is not JSON, or is nested deeper than `DEEPEST_JSON`.
+        Naming the source, if it is not JSON, has too many values, or is nested deeper than `DEEPEST`.
     """
+    marks = (b',', b'[', b'{') if isinstance(text, bytes) else ',[{'  # all values but the first follow one
+    within(sum(map(text.count, marks)), MOST_VALUES, 'values', source=source)
     try:
         value = json.loads(text.decode('utf-8-sig') if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{source}: not JSON ({error!s:.200})') from error
     level = [value]
-    for _ in range(DEEPEST_JSON):
+    for _ in range(DEEPEST):
         level = [
             inner
             for outer in level
@@ -451,7 +452,7 @@ def parse_json(text: str | bytes, *, source: object) -> Any:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     if any(isinstance(inner, (dict, list)) for inner in level):
-        raise ValueError(f'{source}: nested deeper than {DEEPEST_JSON}')
+        raise ValueError(f'{source}: nested deeper than {DEEPEST}')
     return value
 
 
@@ -461,11 +462,13 @@ def existing(path: Path) -> Path:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, or only the pointer that Git LFS leaves in its place.
+        If there is no such file, only the pointer that Git LFS leaves in its place, or more than the memory
+        of this machine.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such file')
+    fits_memory(path)
     with open(path, 'rb') as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             raise ValueError(
@@ -474,15 +477,14 @@ def existing(path: Path) -> Path:
     return path
 
 
-def read_small(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> bytes:
+def read_small(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file of any origin that is read whole; ValueError if it is too large for its kind."""
     path = existing(path)
-    if path.stat().st_size > most_bytes:
-        raise ValueError(f'{path}: {path.stat().st_size} bytes, wanted at most {most_bytes}')
+    within(path.stat().st_size, most_bytes, 'bytes', source=path)
     return path.read_bytes()
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """The object in a JSON file of any origin.
 
     Raises

@@ -13,13 +13,14 @@ All little-endian; `NDArray::Save` and `MXNDArraySave` of MXNet 1.9.1.
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from .limits import MOST_ARRAYS, fits_memory, within
 
 _LIST, _ARRAY, _ARRAY_NP = 0x112, 0xF993FAC9, 0xF993FACA  # the last one: with NumPy's shapes
 BFLOAT16 = np.dtype([('bfloat16', np.uint16)])  # how MXNet spells it
@@ -113,13 +114,16 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     ValueError
         If it is no such file or has been cut short, its arrays are sparse or have no names.
     """
-    size = os.path.getsize(path)
+    path = Path(path)
+    fits_memory(path)
+    size = path.stat().st_size
     with open(path, 'rb') as file:
         try:
             magic, _, count = _unpack(file, '<QQQ')
             if magic != _LIST:
                 raise ValueError('does not begin as one')
-            arrays = [_read_array(file, size) for _ in range(min(count, size))]
+            within(count, MOST_ARRAYS, 'arrays', source=path.name)
+            arrays = [_read_array(file, size) for _ in range(count)]
             (named,) = _unpack(file, '<Q')
             if named != count:
                 raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import reprlib
 import types
@@ -16,7 +17,8 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from .files import write_file
+from .files import read_small, write_file
+from .limits import MOST_NODES, MOST_YAML_BYTES, within
 
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
 _LARGEST = 2**63 - 1  # of a whole number, as NumPy's
@@ -363,7 +365,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file'
         )
-    values = load_yaml(path.read_bytes(), source=str(path))
+    values = load_yaml(read_small(path), source=str(path))
     if values is None:
         raise RecipeError([f'{path}: is empty; write {{}} if every field shall have its default'])
     if not isinstance(values, dict):
@@ -386,6 +388,11 @@ class _Loader(yaml.SafeLoader):
                 lines[known] = key.start_mark.line + 1
         return node
 
+    def compose_document(self):
+        node = super().compose_document()
+        within(_count(node, {}), MOST_NODES, 'values, aliases and merges written out', source='the file')
+        return node
+
     def _decimal(self, node):
         text = self.construct_scalar(node)
         if ':' in text or _LEADING_ZERO.match(text):
@@ -398,9 +405,21 @@ for _tag in ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float'):
     _Loader.add_constructor(_tag, _Loader._decimal)
 
 
+def _count(node: yaml.Node, known: dict[int, float]) -> float:
+    """The values of a node of YAML, with aliases written out; inf for one within itself."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(node)]
+
+
 def load_yaml(content: bytes, *, source: str) -> Any:
     """The values in a YAML file; RecipeError, with the line, if it is none."""
     try:
+        within(len(content), MOST_YAML_BYTES, 'bytes', source='the file')
         return yaml.load(content.decode('utf-8'), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise RecipeError([f'{source}: not readable as YAML: {_where_and_what(error)}']) from error

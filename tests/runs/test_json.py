@@ -2,7 +2,8 @@
 
 import pytest
 
-from gluon_optbert.runs.files import DEEPEST_JSON, parse_json, read_json
+from gluon_optbert.runs.files import parse_json, read_json
+from gluon_optbert.runs.limits import DEEPEST
 
 
 def test_objects_are_read(tmp_path):
@@ -22,9 +23,9 @@ def test_anything_else_is_refused_with_the_path(tmp_path, content):
 
 
 def test_depth_is_limited():
-    assert parse_json('[' * DEEPEST_JSON + ']' * DEEPEST_JSON, source='text')
+    assert parse_json('[' * DEEPEST + ']' * DEEPEST, source='text')
     with pytest.raises(ValueError, match='text'):
-        parse_json('[' * (DEEPEST_JSON + 1) + ']' * (DEEPEST_JSON + 1), source='text')
+        parse_json('[' * (DEEPEST + 1) + ']' * (DEEPEST + 1), source='text')
 
 
 def test_large_and_missing_files_are_refused(tmp_path):

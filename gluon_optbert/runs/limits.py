@@ -1,0 +1,57 @@
+"""Limits of files of any origin: how large, deep and many they may be, so that no small file takes minutes or
+gigabytes. Readers count before they build what they count.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+MOST_BYTES = 1 << 26  # of a file that is read whole: ten times the largest vocabulary in use
+MOST_YAML_BYTES = 1 << 19
+MOST_UNPACKED = 1 << 28  # bytes of an npz file's arrays
+DEEPEST = 64  # values within each other in JSON
+MOST_VALUES = 4_000_000  # in JSON
+MOST_NODES = 100_000  # in YAML, with its aliases written out
+MOST_LAYERS = 1_000  # of an architecture
+MOST_ARRAYS = 100_000  # in a file of arrays
+MOST_INSTRUCTIONS = 2_000_000  # of a pickle
+
+
+def within(found: float, most: int, what: str, *, source: object) -> None:
+    """Refuse more of something than a limit: ValueError that names the source."""
+    if found > most:
+        raise ValueError(f'{source}: {found:,} {what}, wanted at most {most:,}')
+
+
+def fits_memory(path: Path) -> None:
+    """Refuse a file that is larger than the memory of this machine: ValueError."""
+    memory = psutil.virtual_memory().total
+    within(path.stat().st_size, memory, 'bytes, more than this machine has memory', source=path)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file of any origin by name; nothing is unpickled.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is damaged, or it unpacks to more than `MOST_UNPACKED` bytes.
+    """
+    try:
+        within(path.stat().st_size, MOST_BYTES, 'bytes', source=path.name)
+        packed = io.BytesIO(path.read_bytes())
+        with zipfile.ZipFile(packed) as archive:
+            members = archive.infolist()
+        within(len(members), MOST_ARRAYS, 'arrays', source=path.name)
+        within(sum(member.file_size for member in members), MOST_UNPACKED, 'bytes unpacked', source=path.name)
+        with np.load(packed, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
+        raise ValueError(f'{path}: not readable as arrays ({error})') from error
