@@ -35,6 +35,10 @@ FIXED = {
     'position_embedding_type': ('absolute',),
     'is_decoder': (False,),
     'add_cross_attention': (False,),
+    # of nn_pruning, which replaces parts of the network
+    'gelu_patch': (False,),
+    'layer_norm_patch': (False,),
+    'layer_norm_type': ('layer_norm', None),
 }
 UNEVEN = 'optbert'  # the model_type of widths that differ from layer to layer
 # Fields that layers of several widths need not have: a list of the layers' widths stands for them.

@@ -22,6 +22,7 @@ from ..architecture.named import uniform
 from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.files import locked, refuse_existing
+from ..runs.mxnet_arrays import is_finite
 from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import Recipe, Seed, option, to_dict
@@ -162,10 +163,8 @@ def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str
         else:
             with np.errstate(over='ignore'):  # a float64 beyond float32 is found as infinite
                 array = np.array(array, dtype=np.float32, order='C')
-            if not np.isfinite(array).all():
-                problems.append(
-                    f'{name} has {np.count_nonzero(~np.isfinite(array))} numbers that are not finite'
-                )
+            if not is_finite(array):
+                problems.append(f'{name} has values that are NaN or infinite')
             elif here in renamed and not np.array_equal(renamed[here], array):
                 problems.append(f'{name} and another name of {here} hold different numbers')
         renamed[here] = array

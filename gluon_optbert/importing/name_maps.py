@@ -56,6 +56,8 @@ HUGGING_FACE: NameMap = {
     **{there + '.weight': here for there, here in _EMBEDDINGS.items()},
     'embeddings.position_ids': None,  # 0, 1, 2 …
     'embeddings.token_type_ids': None,  # zeros
+    'layer_transformation.weight': None,  # of CoFi's distillation
+    'layer_transformation.bias': None,
     **_parts(_DENSE | _DENSE_OF_TRANSFORMERS, _WEIGHT_BIAS, _WEIGHT_BIAS),
     **_parts({'dense.{i}': 'dense.{i}'}, _WEIGHT_BIAS, _WEIGHT_BIAS),  # of an embedding; ours
     **_parts(_NORMS, _WEIGHT_BIAS, _GAMMA_BETA),

@@ -20,8 +20,9 @@ from ..runs.failures import RunFailed
 from ..runs.files import existing, fetching, read_json, reason
 from ..runs.mxnet_arrays import BFLOAT16, read_arrays
 from ..text.tokenizer import Vocabulary, settings_of, vocabulary_of
-from .configuration import architecture_of, head_of, recorded
+from .configuration import UNEVEN, architecture_of, head_of, recorded
 from .name_maps import look_up
+from .pruned import pruned, without_prefix
 from .sentence_modules import MODULES, embedding_of, modules_of
 from .tensorflow_reader import read_index, read_tensorflow
 from .tensors import array_of, read_safetensors, read_sharded
@@ -29,7 +30,6 @@ from .tokenizer_check import AS_IS, read_tokenizer
 from .torch_reader import read_torch
 from .vocabularies import vocabulary_beside
 
-WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
 # how MXNet begins every name in the file of an export; GluonNLP saves its BERTs without
 _EXPORTED = ('arg:', 'aux:')
 ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BERTs begin: layers, width, heads
@@ -150,15 +150,19 @@ def read_hugging_face(
     if not present and arrays is None:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
     arrays = readers[present[0]](directory / present[0]) if arrays is None else arrays
-    if arrays and all(name.startswith(WRAPPED) for name in arrays):
-        arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
-        notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)
-    source = directory / 'config.json'
+    try:
+        arrays, said = without_prefix(arrays)
+    except ValueError as error:
+        raise ValueError(f'{directory}: {error}') from error
+    notes, skipped, source = notes + said, (), directory / 'config.json'
+    if config.get('model_type') != UNEVEN:
+        architecture, arrays, skipped, said = pruned(arrays, architecture, config, source)
+        notes += said
     head, (_, untrained) = head_of('Hugging Face', arrays, config, source), recorded(config, source)
     embedding, dense = embedding_of(whole, config, cased=not settings_of(words).lowercase)
     if embedding != Embedding():
         head, arrays = dataclasses.replace(head, embedding=embedding), {**arrays, **dense}
-    return Source('Hugging Face', architecture, words, head, arrays, notes=notes, untrained=untrained)
+    return Source('Hugging Face', architecture, words, head, arrays, skipped, notes, untrained)
 
 
 def read_google(prefix: Path, vocabulary: Path | None = None) -> Source:

@@ -265,7 +265,20 @@ def _from_stream(file: BinaryIO) -> dict[str, np.ndarray]:
 
 
 def _tensors(state: Any) -> dict[str, _Tensor]:
-    """The state dictionary that a pickle described; ValueError if it is anything else."""
+    """The state dictionary that a pickle described, or the only one in a dictionary of other things, such as
+    ``state_dict`` beside the epoch; ValueError if it is anything else.
+    """
+    if type(state) is dict and not any(type(value) is _Tensor for value in state.values()):
+        inner = {
+            name: value
+            for name, value in state.items()
+            if type(value) is dict and any(type(part) is _Tensor for part in value.values())
+        }
+        if len(inner) > 1:
+            raise ValueError(
+                f'wanted one dictionary of tensors, found {", ".join(map(repr, inner)):.200}; save one alone'
+            )
+        state = next(iter(inner.values()), state)
     if type(state) is not dict or not state or not all(type(name) is str for name in state):
         raise ValueError('wanted a dictionary of tensors by name')
     others = [name for name, value in state.items() if type(value) is not _Tensor]

@@ -32,6 +32,7 @@ from helpers.tiny import (
     vocabulary,
 )
 
+from gluon_optbert.architecture.architecture import LayerDims
 from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
@@ -285,7 +286,15 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
     (source / 'vocab.txt').write_text(''.join(f'{token}\n' for token in [*TOKENS, 'more']))
     with pytest.raises(ValueError) as error:
         imported(source)
-    wanted = ('unknown', 'wanted (8,)', 'int64', 'not finite', 'missing encoder', 'missing classifier', '33')
+    wanted = (
+        'unknown',
+        'wanted (8,)',
+        'int64',
+        'NaN or infinite',
+        'missing encoder',
+        'missing classifier',
+        '33',
+    )
     lines = str(error.value).splitlines()[1:]
     assert len(lines) == len(wanted)
     assert all(sum(said in line for line in lines) == 1 for said in wanted)
@@ -378,16 +387,157 @@ def test_missing_file_and_pointer_of_git_lfs_are_named(tmp_path, write, name):
         imported(source)
 
 
-def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path):
-    arrays = {'module.' + name: value for name, value in named('Hugging Face').items()}
+@pytest.mark.parametrize(
+    'prefix', ['module.', '_orig_mod.', '0.auto_model.', 'model.', 'a.b_1.module._orig_mod.']
+)
+@pytest.mark.parametrize('bare', [False, True])
+def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path, prefix, bare):
+    without = ('decoder', 'classifier') if bare else ()
+    arrays = {
+        prefix + name: value
+        for name, value in named('Hugging Face', prefix=not bare, without=without).items()
+    }
     wrapped = imported(write_hugging_face(tmp_path / 'hf', arrays))
-    assert_parameters(wrapped.model.parameters)
+    kept = {
+        name: value for name, value in wrapped.model.parameters.items() if not name.startswith(without or '-')
+    }
+    assert_parameters(kept, {name: PARAMETERS[name] for name in kept})
     (note,) = wrapped.notes
-    assert note.startswith('every name began with module.')
-    del arrays['module.bert.pooler.dense.bias']
-    arrays['bert.pooler.dense.bias'] = PARAMETERS['pooler.bias']
-    with pytest.raises(ValueError, match="unknown 'module.bert.pooler.dense.weight'"):
+    assert note.startswith(f'every name began with {prefix}')
+    arrays['2.linear.weight'] = PARAMETERS['pooler.bias']
+    with pytest.raises(ValueError, match=f"begin with '{prefix}', and others do not: '2.linear.weight'"):
         imported(write_hugging_face(tmp_path / 'mixed', arrays))
+    arrays = {
+        f'{who}.{name}': value
+        for name, value in named('Hugging Face').items()
+        for who in ('teacher', 'student')
+    }
+    with pytest.raises(ValueError, match='there are 2 networks'):
+        imported(write_hugging_face(tmp_path / 'two', arrays))
+
+
+# Networks that others pruned
+
+
+def cut(parameters, layer, heads=None, filters=None):
+    """Parameters with some heads (of k = 4) and filters of a layer alone."""
+    cell, parameters = f'encoder.transformer_cells.{layer}.', dict(parameters)
+    if heads is not None:
+        rows = np.concatenate([np.arange(4 * head, 4 * head + 4) for head in heads] or [np.zeros(0, int)])
+        for name in ('query', 'key', 'value'):
+            for end in ('weight', 'bias'):
+                whole = f'{cell}attention_cell.proj_{name}.{end}'
+                parameters[whole] = parameters[whole][rows]
+        parameters[cell + 'proj.weight'] = parameters[cell + 'proj.weight'][:, rows]
+    if filters is not None:
+        for name in ('ffn_1.weight', 'ffn_1.bias'):
+            parameters[f'{cell}ffn.{name}'] = parameters[f'{cell}ffn.{name}'][:filters]
+        parameters[f'{cell}ffn.ffn_2.weight'] = parameters[f'{cell}ffn.ffn_2.weight'][:, :filters]
+    return parameters
+
+
+def zeroed(parameters, layer, heads=(0, 1), filters=16):
+    """The same with zeros instead of what was cut, so that the network computes the same."""
+    cell, parameters = f'encoder.transformer_cells.{layer}.', dict(parameters)
+    keys = np.isin(np.arange(8) // 4, heads)
+    parameters[cell + 'proj.weight'] = parameters[cell + 'proj.weight'] * keys
+    parameters[cell + 'ffn.ffn_2.weight'] = parameters[cell + 'ffn.ffn_2.weight'] * (np.arange(16) < filters)
+    return parameters
+
+
+@pytest.mark.parametrize(
+    'layer, heads, filters, stated',
+    [
+        (0, (1,), None, {'0': [0]}),
+        (1, (0,), 5, {'1': [1]}),
+        (1, (), None, {'1': [0, 1]}),
+        (0, (), 0, None),
+        (0, None, 3, None),
+        (1, (1,), 0, {}),
+    ],
+)
+def test_a_network_that_others_pruned_computes_what_it_did(tmp_path, layer, heads, filters, stated):
+    arrays = named('Hugging Face', cut(PARAMETERS, layer, heads, filters))
+    result = imported(write_hugging_face(tmp_path / 'hf', arrays, pruned_heads=stated))
+    dims = result.model.architecture.layers[layer]
+    assert dims == LayerDims(
+        2 if heads is None else max(len(heads), 1), 4, 4, 16 if filters is None else max(filters, 1)
+    )
+    assert any('pruned network' in note for note in result.notes)
+    kept = zeroed(PARAMETERS, layer, (0, 1) if heads is None else heads, 16 if filters is None else filters)
+    inputs = random_inputs(network())
+    ours = outputs_of(build(result.model.architecture, result.model.parameters), inputs)
+    assert relative_difference(ours, outputs_of(build(network(), kept), inputs)) <= 1e-5
+
+
+def left_out(arrays, *blocks):
+    """The arrays without the dense layers of some blocks; their LayerNorms stay, as in CoFi's files."""
+    return {
+        name: value
+        for name, value in arrays.items()
+        if 'LayerNorm' in name or not any(block in name for block in blocks)
+    }
+
+
+def test_blocks_that_cofi_left_out_and_a_smaller_hidden_size_are_read(tmp_path):
+    small = network((2, 4, 4, 16), h=6)
+    parameters = random_parameters(small)
+    spread = {}
+    for name, value in parameters.items():
+        layer = 'encoder.transformer_cells.0.'
+        for i in range(2):
+            spread[name.replace(layer, f'encoder.transformer_cells.{i}.')] = value
+    arrays = left_out(named('Hugging Face', spread), '.0.intermediate', '.0.output', '.1.attention')
+    arrays['layer_transformation.weight'] = np.ones((8, 8), np.float32)
+    result = imported(write_hugging_face(tmp_path / 'hf', arrays))
+    assert result.model.architecture == small
+    assert_parameters(result.model.parameters, parameters)
+    assert result.notes[-1] == 'left out: feed-forward of layer 0, attention of layer 1'
+    assert {name for name in result.dropped if 'LayerNorm' in name} == {
+        f'bert.encoder.layer.{name}.LayerNorm.{end}'
+        for name in ('0.output', '1.attention.output')
+        for end in ('weight', 'bias')
+    }
+    arrays = left_out(named('Hugging Face', spread), '.1.attention')
+    with pytest.raises(
+        ValueError, match='layer 1 has an intermediate block and no attention, as the one before'
+    ):
+        imported(write_hugging_face(tmp_path / 'two', arrays))
+    del arrays['bert.encoder.layer.1.attention.output.LayerNorm.bias']
+    with pytest.raises(ValueError, match='missing encoder.transformer_cells.1.attention_cell'):
+        imported(write_hugging_face(tmp_path / 'cut short', arrays))
+
+
+@pytest.mark.parametrize(
+    'change, stated, said',
+    [
+        ({'layer': 0, 'heads': (1,)}, {'0': [0, 1]}, 'layer 0 has 1 heads, and pruned_heads leaves it 0'),
+        (
+            {'layer': 0, 'heads': (1,)},
+            {'1': [0]},
+            'layer 0 has 1 heads, and pruned_heads leaves it 2.*layer 1 has 2',
+        ),
+        ({'layer': 0}, {'0': [0]}, 'layer 0 has 2 heads, and pruned_heads leaves it 1'),
+        ({'layer': 0}, [1], 'pruned_heads must have'),
+        ({'layer': 0}, {'0': [0, 0]}, 'pruned_heads must have'),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused_with_their_layer(tmp_path, change, stated, said):
+    arrays = named('Hugging Face', cut(PARAMETERS, **change))
+    with pytest.raises(ValueError, match=f'config.json: {said}'):
+        imported(write_hugging_face(tmp_path / 'hf', arrays, pruned_heads=stated))
+
+
+def test_parts_of_heads_and_more_than_there_were_are_refused(tmp_path):
+    arrays = named('Hugging Face')
+    arrays['bert.encoder.layer.1.attention.self.query.weight'] = np.ones((6, 8), np.float32)
+    with pytest.raises(
+        ValueError, match='transformer_cells.1.attention_cell.proj_query.weight has 6 rows, wanted 2 times 4'
+    ):
+        imported(write_hugging_face(tmp_path / 'hf', arrays))
+    for field in ('gelu_patch', 'layer_norm_patch'):
+        with pytest.raises(ValueError, match=field):
+            imported(write_hugging_face(tmp_path / field, **{field: True}))
 
 
 # The model zoo

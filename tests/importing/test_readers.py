@@ -126,6 +126,17 @@ def test_state_dictionary_with_versions_is_read(tmp_path):
     assert_arrays(read_torch(tmp_path / 'file.bin'), {'a': ARRAYS['a']})
 
 
+def test_a_state_dictionary_among_other_things_is_found(tmp_path):
+    inner = state({'a': ARRAYS['a']})
+    stream = pickled({'epoch': 3, 'state_dict': inner, 'optimizer': {'state': {}, 'lr': [1]}})
+    write_zip(tmp_path / 'one.bin', stream, [ARRAYS['a'].tobytes()])
+    assert_arrays(read_torch(tmp_path / 'one.bin'), {'a': ARRAYS['a']})
+    stream = pickled({'model': inner, 'ema': inner})
+    write_zip(tmp_path / 'two.bin', stream, [ARRAYS['a'].tobytes()])
+    with pytest.raises(ValueError, match="found 'model', 'ema'"):
+        read_torch(tmp_path / 'two.bin')
+
+
 class Hostile:
     """Leaves a file behind where it is unpickled."""
 
