@@ -1,0 +1,148 @@
+"""Score sentence encoders: rank correlation on STS-B's pairs, and search of long texts.
+
+TEXTS is what sentence_texts.py wrote. Networks are exports or model directories, as NAME=PATH; the first one
+is the parent. A search is also made with the queries of a network in the index of the parent. OUTPUT has a
+line for every network, with the rank of every right document and the cosine of every pair, from which
+differences are paired; OUTPUT with the suffix .md has the table. What is in OUTPUT is not computed again.
+
+example:
+  python benchmarks/studies/sentence_scores.py texts parent=models/minilm half=runs/half/round-1/model \\
+      --output scores.json"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from points import parser_of, read_if_there
+from scipy.stats import spearmanr
+
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.machine import origin_here
+
+SETS = ('squad', 'wiki')
+RESAMPLED = 1000  # times, for the error of a difference of rank correlations
+
+
+def is_model(path: Path) -> bool:
+    """Whether a directory is a model directory rather than an export."""
+    return (path / 'progress.json').is_file()
+
+
+def ranks(queries: np.ndarray, documents: np.ndarray, right: list[int]) -> list[int]:
+    """How many documents are nearer to each query than the right one."""
+    scores = queries @ documents.T
+    return (scores > scores[np.arange(len(right)), right][:, None]).sum(axis=1).tolist()
+
+
+def gains(found: list[int]) -> np.ndarray:
+    """nDCG@10 of every query, in percent, where one document is right."""
+    place = np.array(found)
+    return np.where(place < 10, 100 / np.log2(place + 2), 0.0)
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
+    """How much better `one` is than `other`, paired, with its standard error."""
+    if name == 'pairs':
+        draws = np.random.RandomState(0).randint(len(gold), size=(RESAMPLED, len(gold)))
+        apart = [
+            100 * np.subtract(*(spearmanr(np.array(x['pairs'])[rows], gold[rows])[0] for x in (one, other)))
+            for rows in draws
+        ]
+        mean = 100 * np.subtract(*(spearmanr(x['pairs'], gold)[0] for x in (one, other)))
+        return f'{mean:+.2f} ± {np.std(apart, ddof=1):.2f}'
+    apart = gains(one[name]) - gains(other[name if name in other else name.split(' ')[0]])
+    return f'{apart.mean():+.1f} ± {apart.std(ddof=1) / len(apart) ** 0.5:.1f}'
+
+
+def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
+    """A line for every network, with differences to the parent, in Markdown."""
+    parent, rows = next(iter(points.values())), []
+    names = ['pairs', *SETS, *(f'{name} in the parent' for name in SETS)]
+    for label, one in points.items():
+        row = [label, one.get('parameters', ''), one.get('flops', '')]
+        for name in names:
+            if name in one:
+                score = 100 * spearmanr(one[name], gold)[0] if name == 'pairs' else gains(one[name]).mean()
+                apart = '' if one is parent else f' ({difference(one, parent, name, gold)})'
+                row.append(f'{score:.2f}{apart}' if name == 'pairs' else f'{score:.1f}{apart}')
+            else:
+                row.append('')
+        rows.append(row)
+    head = ['network', 'parameters', 'FLOPs', 'STS-B dev', *names[1:]]
+    return markdown_table(head, rows) + (
+        '\n\nSTS-B: rank correlation × 100. Search: nDCG@10 × 100 of questions for paragraphs of SQuAD, and '
+        'of titles for articles of Wikipedia, with the documents of the network itself, or of the parent. In '
+        'brackets the difference to the parent, paired, with its standard error over pairs or queries.\n'
+    )
+
+
+@command
+def main(argv=None):
+    """Score the networks that are not scored yet, and write the table anew after each."""
+    parser = parser_of(__doc__)
+    parser.add_argument('texts', type=Path, metavar='TEXTS')
+    parser.add_argument('networks', nargs='+', metavar='NAME=PATH')
+    parser.add_argument('--precision', help='of the ONNX file of exports')
+    parser.add_argument('--output', type=Path, required=True, help='file of points to write')
+    options = parser.parse_args(argv)
+    points = read_if_there(options.output) or {}
+    with open(options.texts / 'pairs.csv', encoding='utf-8', newline='') as file:
+        pairs = [row[:3] for row in csv.reader(file)]
+    gold = np.array([float(row[2]) for row in pairs])
+    sets = {name: json.loads((options.texts / 'search' / f'{name}.json').read_text()) for name in SETS}
+    index: dict[str, np.ndarray] = {}
+
+    def encode(path: Path) -> dict[str, np.ndarray]:
+        with tempfile.TemporaryDirectory() as place:
+            if is_model(path):
+                export(read_model(path), Path(place) / 'deploy', onnx=True)
+                path = Path(place) / 'deploy'
+            predictor = Predictor(path, precision=options.precision)
+            encoded = {f'pairs {side}': predictor.encode([row[side] for row in pairs]) for side in (0, 1)}
+            for name, one in sets.items():
+                for what in ('queries', 'documents'):
+                    encoded[f'{name} {what}'] = predictor.encode(one[what])
+        return encoded
+
+    for number, word in enumerate(options.networks):
+        label, _, place = word.partition('=')
+        if label in points and number:
+            continue
+        encoded = encode(Path(place))
+        if not number:
+            index = encoded
+        one: dict[str, Any] = {'origin': origin_here()}
+        if is_model(Path(place)):
+            architecture = read_model(Path(place)).architecture
+            one['parameters'] = int(ParameterCost().cost(architecture))
+            one['flops'] = sum(count_flops(architecture, 128).values())
+        one['pairs'] = [round(float(x), 5) for x in (encoded['pairs 0'] * encoded['pairs 1']).sum(axis=1)]
+        for name, searched in sets.items():
+            queries, right = encoded[f'{name} queries'], searched['right']
+            one[name] = ranks(queries, encoded[f'{name} documents'], right)
+            documents = index[f'{name} documents']
+            if number and documents.shape[1] == queries.shape[1]:
+                one[f'{name} in the parent'] = ranks(queries, documents, right)
+        points[label] = one
+        lines = ',\n'.join(f'{json.dumps(name)}: {json.dumps(value)}' for name, value in points.items())
+        write_file(options.output, f'{{\n{lines}\n}}\n'.encode())
+        write_file(options.output.with_suffix('.md'), table_of(points, gold).encode())
+        print(f'scored {label}', flush=True)
+    print(table_of(points, gold))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
