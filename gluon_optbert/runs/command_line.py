@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import functools
@@ -145,6 +146,9 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
+        stopped = signal.getsignal(signal.SIGTERM)
+        with contextlib.suppress(ValueError):  # of threads, none but the main one handles signals
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             status = main(argv) or 0
             sys.stdout.flush()
@@ -153,9 +157,9 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
             return _hushed()
         except RecipeError as error:
             return _complain(2, *error.problems)
-        except Interrupted as error:  # the same on every worker, so rank 0 speaks for all
-            return _complain(1, *([error] if _rank() == '0' else []))
         except RunFailed as error:
+            if isinstance(error, Interrupted) and error.agreed and _rank() != '0':
+                return _complain(1)
             return _complain(1, error)
         except (
             ValueError,
@@ -171,6 +175,9 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
             return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')
+        finally:
+            if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
+                signal.signal(signal.SIGTERM, stopped)
 
     return run
 

@@ -12,7 +12,15 @@ class RunFailed(RuntimeError):
 
 
 class Interrupted(RunFailed, KeyboardInterrupt):
-    """A run that was asked to stop (Ctrl-C, SIGINT, SIGTERM) and can be resumed."""
+    """A run that was asked to stop (Ctrl-C, SIGINT, SIGTERM) and can be resumed.
+
+    Attributes
+    ----------
+    agreed : bool
+        Whether all workers have agreed to stop, so that rank 0 speaks for them.
+    """
+
+    agreed = False
 
 
 class NotInstalled(ImportError):

@@ -275,7 +275,7 @@ def running(output: Path, ranks: Ranks) -> Iterator[None]:
         except Interrupted:
             raise
         except KeyboardInterrupt as error:
-            raise Interrupted('interrupted; go on with --resume') from error
+            raise Interrupted('asked to stop; what is done is saved, go on with --resume') from error
 
 
 def _acquired(path: Path, output: Path) -> FileLock | None:

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import mxnet as mx
 import numpy as np
-import psutil
 
 from ..runs.failures import Interrupted, RunFailed
 
 COMPRESSIONS = ('none', 'fp16')
 PATIENCE = 'GLUON_OPTBERT_PATIENCE'  # the environment variable that replaces this:
 PATIENCE_SECONDS = 30.0  # that Gloo waits for a worker, and we for one that hangs
+FAREWELL = 10  # seconds beyond it that Gloo waits for one, and a stopped one has when nobody waits any more
 BARRIER_FACTOR = 60  # at a barrier, half an hour: rank 0 may be writing or measuring
 GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this one between two operations
 
@@ -122,6 +122,11 @@ def _guard(rank: int, size: int) -> Guard:
     return guard
 
 
+def _of_launcher(word: str) -> int:
+    """This worker's RANK or the SIZE of the job, as the launcher has it: horovodrun with Gloo, or MPI."""
+    return int(os.environ.get(f'HOROVOD_{word}') or os.environ[f'OMPI_COMM_WORLD_{word}'])
+
+
 class Workers:
     """This process among the workers of a job; a job of one needs no Horovod.
 
@@ -139,8 +144,11 @@ class Workers:
             import horovod.mxnet as hvd
 
             # Gloo reads it here, and ends an operation in which another worker has not answered for so long.
-            os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience())))
-            hvd.init()
+            os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience()) + FAREWELL))
+            rank, size = (_of_launcher(word) for word in ('RANK', 'SIZE'))
+            start_herald(rank)
+            with _guard(rank, size).waiting('start'):
+                hvd.init()
             self._hvd = hvd
         self.rank = self._hvd.rank() if self._hvd else 0
         self.size = self._hvd.size() if self._hvd else 1
@@ -263,18 +271,32 @@ class Workers:
 
 _SAID = b'\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
 
-# Passes SIGTERM on to its parent, and ends when that has ended.
+# Passes SIGTERM on to its parent, ends it if it is stopped for too long, and ends when that has ended.
 _HERALD = """
-import os, signal
-parent = os.getppid()
+import os, select, signal, sys, time
+parent, rank, patience = os.getppid(), sys.argv[1], float(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda *_: os.getppid() == parent and os.kill(parent, signal.SIGTERM))
 os.close(1)
-os.read(0, 1)
+since = looked = time.monotonic()
+while not select.select([0], [], [], 1)[0]:
+    now = time.monotonic()
+    with open(f'/proc/{parent}/stat') as file:
+        state = file.read().rpartition(')')[2].split()[0]
+    if state != 'T' or now - looked > patience / 2:  # or this process was stopped as well
+        since = now
+    looked = now
+    if now - since > patience:
+        print(f'error: rank {rank} was stopped for {patience:.0f} seconds (SIGSTOP); the job ends, go on '
+              'with --resume if it was not done', file=sys.stderr, flush=True)
+        os.kill(parent, signal.SIGKILL)
+        break
 """
 
 
 class Terminated(Interrupted):
     """The run was asked to stop, has saved its state, and can be resumed."""
+
+    agreed = True
 
 
 class Stop:
@@ -291,7 +313,6 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             numbers = ()
         self._before = {number: signal.signal(number, self._ask) for number in numbers}
-        start_herald()
 
     def _ask(self, number: int, _: object) -> None:
         self._asked = True
@@ -313,33 +334,21 @@ class Stop:
 
 
 @functools.cache
-def start_herald() -> subprocess.Popen | None:
-    """Start a child that passes SIGTERM on to this worker, where horovodrun needs one to reach it.
+def start_herald(rank: int) -> subprocess.Popen:
+    """Start a child that passes SIGTERM on to this worker, and ends it where it is stopped for too long.
 
     horovodrun 0.28.1 starts a worker as a shell command, ends it by SIGTERM to the children of the shell, and
     kills after five seconds what is left. A shell such as bash becomes the worker, and then horovodrun takes
     the worker for the shell: it stops it by SIGSTOP at once, and no state is saved. With a child, the worker
     has its five seconds.
 
-    Returns
-    -------
-    subprocess.Popen or None
-        None where horovodrun reaches this worker itself, or did not start it.
+    Where a worker is stopped when the others are done, nobody waits for it but horovodrun, and that for ever.
     """
-    if 'HOROVOD_GLOO_RENDEZVOUS_ADDR' not in os.environ:
-        return None
-    try:
-        started_by = psutil.Process().parent().cmdline()
-    except (psutil.Error, AttributeError):  # the parent has ended, or is another user's
-        return None
-    if '--multiprocessing-fork' not in started_by:
-        return None
     end, _ = os.pipe()  # the other end stays open until this process is gone, and not only about to end
     herald = subprocess.Popen(
-        [sys.executable, '-S', '-E', '-c', _HERALD],
+        [sys.executable, '-S', '-E', '-c', _HERALD, str(rank), str(patience() + FAREWELL)],
         stdin=end,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
     )
     os.close(end)
     herald.stdout.read()  # until it is ready

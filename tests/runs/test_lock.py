@@ -178,7 +178,7 @@ def test_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
 
 
 def test_interrupted_run_says_how_to_go_on(tmp_path):
-    said = pytest.raises(Interrupted, match='interrupted; go on with --resume')
+    said = pytest.raises(Interrupted, match='asked to stop; what is done is saved, go on with --resume')
     with said, running(tmp_path / 'run', Ranks(first=True)):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []

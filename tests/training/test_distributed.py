@@ -9,15 +9,7 @@ import pytest
 from helpers.jobs import needs_horovod
 from helpers.tiny import environment
 
-from gluon_optbert.training.distributed import (
-    PATIENCE,
-    PATIENCE_SECONDS,
-    Guard,
-    Stop,
-    Workers,
-    patience,
-    start_herald,
-)
+from gluon_optbert.training.distributed import PATIENCE, PATIENCE_SECONDS, Guard, Stop, Workers, patience
 
 
 def test_job_of_one_changes_nothing():
@@ -94,8 +86,8 @@ sys.exit(worker.wait() % 256)
 
 WORKER = """
 import os, sys, time
-os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'] = 'localhost'
-from gluon_optbert.training.distributed import Stop, Workers
+from gluon_optbert.training.distributed import Stop, Workers, start_herald
+start_herald(0)
 with Stop(Workers()) as stop:
     print('ready', flush=True)
     while not stop.agreed():
@@ -104,10 +96,10 @@ sys.exit(7)
 """
 
 
-def python(*words):
+def python(*words, **variables):
     return subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', *words],
-        env=environment(),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -122,7 +114,7 @@ def test_second_interruption_ends_the_process_at_once(heeded):
 
 @needs_horovod
 def test_worker_that_horovodrun_takes_for_a_shell_is_asked_to_stop():
-    done = python(HOROVODRUN, '--multiprocessing-fork', WORKER)
+    done = python(HOROVODRUN, 'worker', WORKER)
     assert done.returncode == 7, done.stderr
 
 
@@ -137,9 +129,54 @@ def test_interruptions_that_a_shell_ignores_stay_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize('address', [None, 'localhost'])
-def test_process_of_its_own_needs_no_herald(monkeypatch, address):
-    if address is not None:
-        monkeypatch.setenv('HOROVOD_GLOO_RENDEZVOUS_ADDR', address)
-    start_herald.cache_clear()
-    assert start_herald() is None
+FORSAKEN = """
+import time
+from gluon_optbert.training import distributed
+distributed.FAREWELL, distributed.patience = 0, lambda: 4
+distributed.start_herald(3)
+print('ready', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize('stopped', [True, False])
+def test_worker_that_is_stopped_for_too_long_is_ended_and_named(stopped):
+    worker = subprocess.Popen(
+        [sys.executable, '-W', 'ignore', '-c', FORSAKEN],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    worker.stdout.readline()
+    if stopped:
+        worker.send_signal(signal.SIGSTOP)
+        assert 'error: rank 3 was stopped for 4 seconds' in worker.communicate(timeout=30)[1]
+        assert worker.returncode == -signal.SIGKILL
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(7)
+        worker.kill()
+        assert worker.communicate(timeout=30)[1] == ''
+
+
+BETWEEN = """
+import os, signal, sys
+from pathlib import Path
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.files import running
+from gluon_optbert.training.distributed import Workers
+
+def main(argv):
+    with running(Path(sys.argv[1]), Workers()):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.exit(command(main)())
+"""
+
+
+@pytest.mark.parametrize('rank, who', [('0', ''), ('1', '[rank 1] ')])
+def test_sigterm_outside_of_the_loop_says_how_to_go_on(rank, who, tmp_path):
+    done = python(BETWEEN, str(tmp_path / 'run'), HOROVOD_RANK=rank)
+    assert done.stderr == f'{who}error: asked to stop; what is done is saved, go on with --resume\n'
+    assert done.returncode == 1
