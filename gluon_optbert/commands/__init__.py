@@ -7,6 +7,7 @@ import functools
 import importlib
 import sys
 
+from ..runs.display import Display
 from ..runs.failures import NotInstalled, remedied
 from ..runs.machine import load_mxnet
 from ..runs.programs import COMMANDS
@@ -26,7 +27,9 @@ def _run(name, argv=None):
     """Run a command and give its exit status."""
     try:
         with remedied():
-            return found(name)(argv)
+            with Display(f'{name}: starting', after=0.5):
+                function = found(name)
+            return function(argv)
     except NotInstalled as error:
         print(f'error: {error}', file=sys.stderr, flush=True)
         return 1

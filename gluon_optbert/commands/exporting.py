@@ -17,6 +17,7 @@ from ..deployment.model_card import LICENSE
 from ..deployment.onnx_int8 import METHODS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.command_line import command, parse
+from ..runs.display import doing
 from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
@@ -179,7 +180,8 @@ def export(argv=None):
         texts = read_instances(recipe.calibrate, head, most=recipe.calibration_lines)
     labelled = read_instances(recipe.labelled, head, labelled=True) if recipe.labelled else []
     try:
-        measured = write(saved, recipe, texts, labelled)
+        with doing('exporting'):
+            measured = write(saved, recipe, texts, labelled)
     except UntrainedHeads as error:
         words = ['--model', recipe.model, '--shards', 'shards', '--output', f'{recipe.model}-heads']
         training = line('optbert-pretrain', *words, recipe='pretrain/imported_heads')

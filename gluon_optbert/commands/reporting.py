@@ -30,6 +30,7 @@ from ..reporting.sections import RESULT, chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.results import TABLE
 from ..runs.command_line import command, parse
+from ..runs.display import doing, tracked
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
@@ -113,7 +114,7 @@ def page_of(recipe: ReportRecipe) -> str:
     with matplotlib.rc_context(STYLE):
         chapters = [
             chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
-            for path, label in zip(recipe.runs, labels)
+            for path, label in tracked(list(zip(recipe.runs, labels)), 'drawing', len(labels), unit='run')
         ]
         runs = [
             read_run(path, label)
@@ -121,10 +122,12 @@ def page_of(recipe: ReportRecipe) -> str:
             if (path / 'rounds.json').is_file()
         ]
         beside = side_by_side(runs)
+    with doing('comparing networks'):
+        verdict_text = opening(recipe, labels, runs)
     return page(
         f'Report: {", ".join(labels)}',
         ([beside] if beside else []) + chapters,
-        opening=opening(recipe, labels, runs),
+        opening=verdict_text,
         note=environment(),
     )
 

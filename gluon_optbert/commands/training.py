@@ -10,7 +10,7 @@ from typing import Any
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..runs.command_line import command, parse
-from ..runs.display import counting
+from ..runs.display import counting, doing
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
 from .starting import line
@@ -27,13 +27,16 @@ def make_shards(argv=None):
 
     example = line('optbert-make-shards', '--input', 'TEXT_DIR', '--vocab', 'vocab.txt', '--output', 'SHARDS')
     recipe = parse(ShardRecipe, argv, description=make_shards.__doc__, example=example)
-    print('reading the input once, to find what is unreadable and count documents', flush=True)
     with contextlib.ExitStack() as stack:
         count, before = None, 0
+        stack.enter_context(
+            counting('reading the input once, to find what is unreadable and count documents')
+        )
 
         def progress(done: int, total: int) -> None:  # the total is known when the first call comes
             nonlocal count, before
             if count is None:
+                stack.close()
                 count = stack.enter_context(counting('making instances', total, unit='character'))
             count(done - before)
             before = done
@@ -98,7 +101,8 @@ def import_checkpoint(argv=None):
     recipe = parse(
         ImportRecipe, argv, description=import_checkpoint.__doc__, positional='source', example=example
     )
-    imported = run(recipe)
+    with doing('importing'):
+        imported = run(recipe)
     print('\n'.join(describe(imported, recipe)))
     words = ['--model', recipe.output, '--shards', 'shards', '--output']
     if imported.model.progress.untrained:
@@ -140,7 +144,8 @@ def advice(recipe: Any, progress: Any) -> list[str]:
     measured = progress.held_out
     if measured is None or not recipe.shards.is_dir():  # a finished run may be asked after its shards went
         return [following]
-    guessed = frequency_loss(*(Shards.open(recipe.shards, split=split) for split in ('train', 'heldout')))
+    with doing('counting tokens'):
+        guessed = frequency_loss(*(Shards.open(recipe.shards, split=split) for split in ('train', 'heldout')))
     lines = [
         f'held-out MLM loss {measured.mlm_loss:.2f} nats, {measured.mlm_accuracy:.1%} of the tokens right; '
         f'guessing by the frequency of tokens: {guessed:.2f} nats'

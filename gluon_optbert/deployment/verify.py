@@ -26,7 +26,7 @@ from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build
 from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
 from ..network.saved_model import SavedModel, read_model
-from ..runs.display import counting, markdown_table
+from ..runs.display import counting, markdown_table, tracked
 from ..runs.limits import read_npz
 from ..runs.programs import named
 from ..runs.progress import CUT
@@ -321,7 +321,8 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         If the run directory is incomplete or was changed.
     """
     rows = []
-    for number in _rounds(recipe):
+    rounds = _rounds(recipe)
+    for number in tracked(rounds, 'comparing networks', len(rounds), unit='round'):
         before = read_model(_place(recipe, number - 1, 'model'))
         kept = read_selection(_place(recipe, number, 'selection.json')).kept['h']
         batches = _batches(recipe, before)

@@ -19,6 +19,7 @@ from ..architecture.cost import ParameterCost
 from ..cutting.shrink import without_gates
 from ..network.model import build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.display import doing
 from ..runs.files import check_place, refuse_existing, running, sha256, write_file
 from ..runs.machine import ORIGIN, commits_of, note_origin
 from ..runs.progress import Progress
@@ -215,7 +216,8 @@ def _finetune(
         other = '--output or --results' if directory.state is State.NEW else '--results'
         refuse_existing(copy, remedy=f'give another {other}')
     saved = without_gates(read_model(recipe.model))
-    exercise = prepare(saved)
+    with doing('reading the task', quiet=not workers.first):
+        exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     directory.lay_out(workers)
     done = (work / RESULT).exists()

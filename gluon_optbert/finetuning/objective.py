@@ -21,6 +21,7 @@ from ..network.losses import TaskLoss
 from ..network.model import OptBERTModel
 from ..network.running import feed_of
 from ..network.saved_model import SavedModel
+from ..runs.display import tracked
 from ..runs.files import fetching, reason
 from ..runs.progress import Epoch, Progress
 from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches
@@ -217,7 +218,9 @@ def predict(
     by_token = not model.head.pooled
     longest = int(features.lengths.max())
     scores = np.zeros((len(features), longest, outputs) if by_token else (len(features), outputs), np.float32)
-    for batch in evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size):
+    batches = evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size)
+    several = {'unit': 'text', 'size': lambda batch: len(batch.rows) * workers.size}
+    for batch in tracked(batches, 'scoring', len(features), quiet=not workers.first, **several):
         feed = feed_of(batch, TOKEN_INPUTS, ctx=workers.context())
         with autograd.predict_mode():
             outputs = model(*feed.values())  # with the states of all layers, the scores come last

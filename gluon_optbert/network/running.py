@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+from ..runs.display import tracked
 from ..text.batches import Batch
 from .encoder import attention_masks
 from .inputs import INPUTS
@@ -111,7 +112,7 @@ def pass_times(
             output.wait_to_read()
         return time.perf_counter() - began
 
-    for attempt in range(repeats + 1):
+    for attempt in tracked(range(repeats + 1), 'timing', repeats + 1, unit='pass'):
         for key in blocks:
             one_pass(key)
             seconds = one_pass(key)

@@ -38,6 +38,7 @@ from ..cutting.selection import Selection, packed_alphas, read_alphas, read_sele
 from ..cutting.shrink import shrink
 from ..network.model import read_parameters
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
+from ..runs.display import doing
 from ..runs.files import read_json, running, sha256, write_file
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
@@ -102,7 +103,8 @@ def run_algorithm(
 ) -> list[Round]:
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
-        objective = _open(kind, recipe, workers)
+        with doing('reading the network and its data', quiet=not workers.first):
+            objective = _open(kind, recipe, workers)
         recipe, current = objective.recipe, objective.start
         cost = recipe.cost()
         if workers.first and not (recipe.output / 'rounds.json').exists():
@@ -242,11 +244,15 @@ class Run:
         """Of a round."""
         return self.recipe.output / f'round-{number}'
 
+    def place(self, number: int) -> str:
+        """Which round of how many, for people."""
+        return f'round {number}/{len(self.recipe.shares())}'
+
     def phase(self, name: str, number: int, **more: Any) -> Phase:
         """A phase of a round: recovery trains on the batches that follow those of the gates."""
         gates, recovery = self.steps
         first = self.objective.first_batch + (number - 1) * (gates + recovery)
-        more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
+        more = {'place': self.place(number), **more}
         if name == RECOVERY:
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
         return self.recipe.phase(name, gates, first_batch=first, **more)
@@ -285,7 +291,8 @@ class Run:
         """Batches of other sizes than a phase's, from number `first` on, with so many tokens together."""
         phase = dataclasses.replace(phase, accumulate=1, first_batch=first, **sizes)
         batches: list[Any] = []
-        with contextlib.closing(self.objective.batches(phase)) as source:
+        quiet = not self.workers.first
+        with contextlib.closing(self.objective.batches(phase)) as source, doing('reading text', quiet=quiet):
             while sum(batch.token_total for batch in batches) < tokens:
                 batches.append(next(source))
         return batches
@@ -315,9 +322,10 @@ def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
         alphas, scores = rank(run, current, number)  # trains the gates by equation (2)
         selection = select(run, current, scores, number)
         sizes = {'head': current.head, 'h_gate': recipe.h_gate}
-        parameters, architecture = shrink(  # folds the gates into the weights, and cuts
-            current.parameters, current.architecture, alphas, selection, **sizes
-        )
+        with doing(f'{run.place(number)} | cutting', quiet=not run.workers.first):
+            parameters, architecture = shrink(  # folds the gates into the weights, and cuts
+                current.parameters, current.architecture, alphas, selection, **sizes
+            )
         shrunk = dataclasses.replace(current, parameters=parameters, architecture=architecture)
         progress = Progress(round=number, before=before, untrained=came.progress.untrained)
         run.write(number, SHRUNK, shrunk, progress)
@@ -428,7 +436,8 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
 def select(run: Run, current: SavedModel, scores: Alphas, number: int) -> Selection:
     """The units that stay, by the method of the recipe; leaves them with the reasons in selection.json."""
     recipe, cut = run.recipe, run.cut(current, number)
-    selection = METHODS[recipe.method].select(cut, scores)
+    with doing(f'{run.place(number)} | selecting units', quiet=not run.workers.first):
+        selection = METHODS[recipe.method].select(cut, scores)
     removed = {}
     for key, kept in selection.kept.items():
         # a layer without filters has no gate for them

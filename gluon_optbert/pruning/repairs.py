@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mxnet as mx
@@ -36,6 +36,7 @@ from ..cutting.shrink import kept_along
 from ..network.model import read_parameters
 from ..network.running import build_open, embedded, flat, masks_of, reading, real_tokens
 from ..network.saved_model import SavedModel
+from ..runs.display import tracked
 from ..text.batches import Batch
 from ..training.distributed import Workers
 
@@ -51,20 +52,20 @@ def tokens_wanted(model: SavedModel) -> int:
     return TOKENS_PER_INPUT * max(architecture.h, widest)
 
 
-def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> dict[str, np.ndarray]:
+def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) -> dict[str, np.ndarray]:
     """Second moments of queries, keys and head outputs, as `rotate_heads` wants them.
 
     Parameters
     ----------
     model : SavedModel
         Without gates.
-    batches : iterable of Batch
+    batches : sequence of Batch
         This worker's share of the text.
     workers : Workers
     """
     network = build_open(model, workers.context())
     sums: dict[str, np.ndarray] = {}
-    for batch in batches:
+    for batch in tracked(batches, 'rotating heads', len(batches), quiet=not workers.first):
         masks, real = masks_of(batch, network), real_tokens(batch)
         stream = embedded(network, batch)
         for i, (dims, cell) in enumerate(zip(model.architecture.layers, network.encoder.transformer_cells)):
@@ -86,7 +87,7 @@ def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) 
     return {name: workers.total(value, name=f'moments.{name}') for name, value in sums.items()}
 
 
-def rotated(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> SavedModel:
+def rotated(model: SavedModel, batches: Sequence[Batch], workers: Workers) -> SavedModel:
     """The same function with the units of every head ordered by strength; arguments as in `head_moments`."""
     moments = head_moments(model, batches, workers)
     return dataclasses.replace(model, parameters=rotate_heads(model.parameters, model.architecture, moments))
@@ -329,9 +330,12 @@ def reconstruct(
     workers = workers or Workers()
     with tempfile.TemporaryDirectory(prefix='gluon_optbert-') as directory:
         repair = _Repair(whole, cut, selection, batches, Path(directory), workers)
-        repair.embeddings()
-        for j in range(len(cut.architecture.layers)):
-            repair.layer(j)
+        count, quiet = len(cut.architecture.layers), not workers.first
+        for j in tracked(range(-1, count), 'fitting layers', count + 1, unit='layer', quiet=quiet):
+            if j < 0:
+                repair.embeddings()
+            else:
+                repair.layer(j)
         if cut.head == PRETRAINING:
             repair.mlm_head()
         # least squares raises the scale of P again

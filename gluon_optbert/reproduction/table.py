@@ -33,6 +33,7 @@ from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
 from ..pruning.objectives import check_heads, read_start
 from ..pruning.recipe import PruneRecipe
+from ..runs.display import Display
 from ..runs.files import running, write_file
 from ..runs.recipe import RecipeError, check_same, differing, fill, overridden, read_yaml, save, to_dict
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
@@ -413,36 +414,52 @@ def run(table_plan: Plan, *, workers: Workers | None = None) -> None:
         directory.lay_out(workers, table_plan.write)
         if workers.first:
             _name_new_place(table_plan)
-        for row in table_plan.chosen():
-            _make(table_plan, row, workers)
-            for task in table_plan.tasks:
-                _tune(table_plan, row, task, workers)
+        chosen = list(table_plan.chosen())
+        total = len(chosen) * (1 + len(table_plan.tasks))
+        done = sum(
+            table_plan.row_done(row) + sum(table_plan.cell(row, task).exists() for task in table_plan.tasks)
+            for row in chosen
+        )
+        workers.barrier('counted')
+        unit = {'unit': 'cell', 'quiet': not workers.first, 'seconds': 0.0}
+        with Display(f'table {table_plan.table.number}', total, start=done, **unit) as display:
+            for number, row in enumerate(chosen, 1):
+                display.title = f'row {number}/{len(chosen)} {row.name}'
+                display.advance(_make(table_plan, row, workers))
+                for task in table_plan.tasks:
+                    display.title = f'row {number}/{len(chosen)} {row.name}, {task}'
+                    display.advance(_tune(table_plan, row, task, workers))
 
 
-def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
-    """Prune or build a row, unless that is done."""
+def _make(table_plan: Plan, row: Row, workers: Workers) -> bool:
+    """Prune or build a row, unless that is done; whether it was to be made."""
     done = table_plan.row_done(row)
     workers.barrier(f'row {row.slug}')  # all have looked before one writes
     if done:
-        return
+        return False
     recipe = table_plan.row_recipe(row)
     if isinstance(recipe, PruneRecipe):
         prune(recipe, workers=workers)
     else:
         pretrain(recipe, workers=workers)
+    return True
 
 
-def _tune(table_plan: Plan, row: Row, task: str, workers: Workers) -> None:
-    """Fine-tune a row on a task; if that is done, leave the copy that a killed run did not come to."""
+def _tune(table_plan: Plan, row: Row, task: str, workers: Workers) -> bool:
+    """Fine-tune a row on a task, unless that is done; whether it was to be.
+
+    Of what is done, leave the copy that a killed run did not come to.
+    """
     recipe, done = table_plan.cell_recipe(row, task), table_plan.cell(row, task).exists()
     workers.barrier(f'cell {row.slug} {task}')
     if not done:
         tune = finetune_squad if isinstance(recipe, SquadRecipe) else finetune_glue
         tune(recipe, workers=workers)
-        return
+        return True
     copy = copy_path(recipe)
     if workers.first and copy is not None and not copy.exists():
         write_file(copy, result_path(recipe).read_bytes())
+    return False
 
 
 def _begun_cells(table_plan: Plan) -> Iterator[tuple[Row, str, Path]]:

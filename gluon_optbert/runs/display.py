@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import psutil
 from tqdm.asyncio import tqdm_asyncio
 from tqdm.auto import tqdm
 
 IN_NOTEBOOK = tqdm is not tqdm_asyncio  # one that shows tqdm's own bar
+T = TypeVar('T')
 _RULES = {'-': '---', 'l': ':---', 'c': ':---:', 'r': '---:'}
 
 
@@ -60,124 +62,188 @@ _PREFIX = len('[0]<stderr>:') + 1  # what horovodrun puts in front of a bar, and
 _FORKED = '--multiprocessing-fork'  # a word in the command line of the process that horovodrun puts between
 
 
+MOMENT = 1.5  # seconds that something may take without a word
+_SHOWN: list[Display] = []  # that are open, the outermost first
+_LOCK = threading.RLock()
+_TICK, _LONG = 0.5, 60.0  # seconds until a bar is renewed, and a line that says the same
+
+
 class Display:
-    """The steps of something long: a bar on a terminal or in a notebook, and elsewhere a line at the
-    beginning.
+    """The steps of something long: a bar on a terminal or in a notebook, and elsewhere lines.
+
+        with Display('verifying', 4, unit='round', seconds=10) as display:
+            for number in range(1, 5):
+                ...
+                display.advance()
+
+    A thread keeps the bar moving while a step takes long. What is shown while another display has a bar
+    stands behind that one.
 
     Parameters
     ----------
     title : str
         What is done.
-    total : int
-        How many steps it has.
+    total : int, optional
+        How many steps it has; None where that is not known.
     start : int
         How many of them are done.
     unit : str
         What a step is called.
     quiet : bool
         Whether to show nothing, as on workers other than the first.
+    seconds : float, optional
+        Between two lines, elsewhere than on a terminal; without it there are only those of `say`.
+    after : float
+        Seconds that it has to take to be shown at all; what is shown later goes when it is done.
     """
 
-    def __init__(self, title: str, total: int, *, start: int = 0, unit: str = 'step', quiet: bool = False):
+    def __init__(
+        self,
+        title: str,
+        total: int | None = None,
+        *,
+        start: int = 0,
+        unit: str = 'step',
+        quiet: bool = False,
+        seconds: float | None = None,
+        after: float = 0.0,
+    ):
         self.title, self.total, self.done, self.unit = title, total, start, unit
         self._start, self._began, self._quiet = start, time.monotonic(), quiet
+        self._width = None if quiet else 80 if IN_NOTEBOOK else columns()
+        self._seconds, self._said, self._known = seconds, -1.0, start  # when a line was said, and of how many
+        # lines within something that has its own wait longer
+        self._after = after if self._width is not None or not _SHOWN else max(after, seconds or 0.0)
         self._bar: tqdm | None = None
-        width = None if quiet else columns()
-        if IN_NOTEBOOK and not quiet:
-            self._bar = tqdm(total=total, initial=start, desc=title, unit=unit, unit_scale=total > 10**6)
-        elif width is not None:
-            # a terminal of its own may change its width, unless it does not say it
-            own = sys.stderr.isatty() and os.get_terminal_size(2).columns > 0
-            self._bar = tqdm(
-                total=total,
-                initial=start,
-                desc=title,
-                unit=unit,
-                unit_scale=total > 10**6,
-                dynamic_ncols=own,
-                ncols=None if own else width,
-                nrows=None if own else 24,
-            )
+        self._within: Display | None = None  # the one whose bar shows this, too
+        self.tick()
 
     def advance(self, steps: int = 1) -> None:
         """So many more steps are done."""
         self.done += steps
         if self._bar is not None:
             self._bar.update(steps)
+        if self._width is None:
+            self.tick()
 
     def time_left(self) -> str:
         """Time for the steps that are left at the speed so far, as ``3 min left``.
 
         It is empty before the first step and after the last one, and where the bar says it.
         """
-        if self._bar is not None or self.done >= self.total or self.done == self._start:
+        if self._bar is not None or self.total is None or self.done >= self.total or self.done == self._start:
             return ''
         seconds = (time.monotonic() - self._began) / (self.done - self._start)
         return f'{duration(seconds * (self.total - self.done))} left'
 
     def say(self, line: str) -> None:
         """Show a line, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
+        shown = self if self._bar is not None else self._within
+        if shown is not None and shown._bar is not None:
+            shown._bar.write(line, file=sys.stderr)
         elif not self._quiet:
             print(line, file=sys.stderr, flush=True)
 
+    def tick(self) -> None:
+        """Show how far it is, if it is time to."""
+        now = time.monotonic()
+        if self._quiet or now - self._began < self._after:
+            return
+        if self._width is not None:
+            with _LOCK:
+                self._refresh(self._width, now)
+        elif self._seconds is not None and (self._said < 0 or now - self._said >= self._seconds):
+            left = self.time_left()
+            several = '' if self.total is None else f': {self.total:,} {self.unit}{"s"[: self.total != 1]}'
+            if self._said < 0 and self.done == self._start:
+                self._said = now
+                self.say(f'{self.title}{several}')
+            elif left and (self.done != self._known or now - self._said >= _LONG):
+                self._said, self._known = now, self.done
+                self.say(f'{self.title} | {self.unit} {self.done:,}/{self.total:,} | {left}')
+
+    def _refresh(self, width: int, now: float) -> None:
+        """Show or renew the bar, or what this says in another one's."""
+        if self._within is None and self._bar is None:
+            self._within = next((other for other in _SHOWN if other._bar is not None), None)
+        if self._within is not None:
+            far = '' if self.total is None else f' {self.done:,}/{self.total:,}'
+            self._within._bar.set_postfix_str(f'{self.title}{far}')
+        elif self._bar is not None:
+            self._bar.set_description(self.title)
+        else:
+            # a terminal of its own may change its width, unless it does not say it
+            own = sys.stderr.isatty() and os.get_terminal_size(2).columns > 0
+            sizes = {'dynamic_ncols': own, 'ncols': None if own else width, 'nrows': None if own else 24}
+            self._bar = tqdm(
+                total=self.total,
+                initial=self._start,
+                desc=self.title,
+                unit=self.unit,
+                unit_scale=(self.total or 0) > 10**6,
+                leave=not self._after,
+                bar_format=None if self.total else '{desc}: {elapsed}',
+                **({} if IN_NOTEBOOK else sizes),
+            )
+            self._bar.start_t -= now - self._began
+            self._bar.update(self.done - self._start)
+
     def __enter__(self) -> Display:
+        if not self._quiet:
+            with _LOCK:
+                _SHOWN.append(self)
+                if len(_SHOWN) == 1:
+                    threading.Thread(target=_tick, args=(self,), name='display', daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        with _LOCK:
+            if self in _SHOWN:
+                _SHOWN.remove(self)
+            if self._within is not None and self._within._bar is not None:
+                self._within._bar.set_postfix_str('')
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
 
-class Counting:
-    """A `Display` of its own lines: one at the beginning, and then one at most every ten seconds.
+def _tick(first: Display) -> None:
+    """Renew what is shown, as long as a display or one within it is."""
+    while first in _SHOWN:
+        threading.Event().wait(_TICK)
+        with _LOCK:
+            for display in _SHOWN if first in _SHOWN else ():
+                display.tick()
 
-        with counting('verifying', 4, unit='round') as count:
-            for number in range(1, 5):
-                ...
-                count()
 
-    Parameters
-    ----------
-    display : Display
-    seconds : float
-        Between two lines.
-    """
+def doing(title: str, total: int | None = None, *, unit: str = 'step', quiet: bool = False) -> Display:
+    """A `Display` of what is said once it has taken longer than a moment."""
+    return Display(title, total, unit=unit, quiet=quiet, seconds=10.0, after=MOMENT)
 
-    def __init__(self, display: Display, seconds: float = 10.0):
-        self._display, self._seconds, self._shown = display, seconds, time.monotonic()
 
-    def __call__(self, steps: int = 1) -> None:
-        """So many more steps are done."""
-        display = self._display
-        display.advance(steps)
-        left, now = display.time_left(), time.monotonic()
-        if left and now - self._shown >= self._seconds:
-            self._shown = now
-            display.say(f'{display.title} | {display.unit} {display.done:,}/{display.total:,} | {left}')
+def tracked(
+    items: Iterable[T],
+    title: str,
+    total: int | None = None,
+    *,
+    unit: str = 'batch',
+    quiet: bool = False,
+    size: Callable[[T], int] = lambda _: 1,
+) -> Iterator[T]:
+    """The items one by one, while `doing` says how many are done; `size` gives the steps of one."""
+    with doing(title, total, unit=unit, quiet=quiet) as display:
+        for item in items:
+            yield item
+            display.advance(size(item))
 
 
 @contextlib.contextmanager
-def counting(title: str, total: int, *, unit: str = 'step', seconds: float = 10.0) -> Iterator[Counting]:
-    """While something that has no lines of its own is done: a bar on a terminal, lines elsewhere.
-
-    Parameters
-    ----------
-    title : str
-        What is done.
-    total : int
-        How many steps it has.
-    unit : str
-        What a step is called.
-    seconds : float
-        Between two lines.
-    """
-    with Display(title, total, unit=unit) as display:
-        if columns() is None and not IN_NOTEBOOK:
-            display.say(f'{title}: {total:,} {unit}{"" if total == 1 else "s"}')
-        yield Counting(display, seconds)
+def counting(
+    title: str, total: int | None = None, *, unit: str = 'step', seconds: float = 10.0, after: float = 0.0
+) -> Iterator[Callable[..., None]]:
+    """While something that has no lines of its own is done: what counts its steps; see `Display`."""
+    with Display(title, total, unit=unit, seconds=seconds, after=after) as display:
+        yield display.advance
 
 
 def duration(seconds: float) -> str:

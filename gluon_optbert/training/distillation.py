@@ -19,6 +19,7 @@ from ..network.model import build
 from ..network.running import PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel, check_folded
 from ..network.settings import NetworkSettings
+from ..runs.display import tracked
 from ..runs.progress import Progress
 from ..text.batches import Batch, evaluation_batches
 from ..text.tokenizer import vocabulary_hash
@@ -458,13 +459,14 @@ class StateMatching(Taught, Pretraining):
             return None
         workers, count = self.workers, len(self.losses)
         sums = np.zeros(count + 2)  # of the parts, and how many tokens and instances they are of
-        for batch in evaluation_batches(
+        batches = evaluation_batches(
             self._heldout,
             batch_size=phase.pass_size,
             rank=workers.rank,
             workers=workers.size,
             limit=phase.evaluation_limit,
-        ):
+        )
+        for batch in tracked(batches, 'held-out states', quiet=not workers.first):
             with autograd.predict_mode():
                 sums[:count] += [float(part.asscalar()) for part in self.loss_sums(batch, slice(None))]
             real = batch.instance_weights

@@ -12,6 +12,7 @@ from mxnet import autograd
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel
 from ..network.running import pretraining_losses
+from ..runs.display import tracked
 from ..runs.progress import HeldOut
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
@@ -56,9 +57,12 @@ def losses_of(
     totals = np.zeros(6)
     losses: list[np.ndarray] = []
     tokens: list[np.ndarray] = []
-    for batch in evaluation_batches(
+    batches = evaluation_batches(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
-    ):
+    )
+    instances = sum(file.instances for file in shards.files)
+    count = -(-min(limit or instances, instances) // batch_size)
+    for batch in tracked(batches, 'held-out loss', count, quiet=not workers.first):
         with autograd.predict_mode():
             *measured, by_instance = pretraining_losses(model, loss, batch, ctx=workers.context())
         losses.append(by_instance.asnumpy().astype(np.float64))

@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from ..network.model import OptBERTModel
-from ..runs.display import Display
+from ..runs.display import Display, tracked
 from ..runs.files import write_file
 from ..runs.progress import Progress
 from .distributed import Stop, Terminated, Workers
@@ -184,7 +184,8 @@ def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], p
     """
     collect_gradients(objective.model, parameters, phase)
     with contextlib.closing(objective.batches(phase, phase.first_batch)) as batches:
-        for step in range(phase.steps):
+        title, quiet = ' | '.join(filter(None, (phase.name, phase.place))), not objective.workers.first
+        for step in tracked(range(phase.steps), title, phase.steps, unit='step', quiet=quiet):
             backward(objective, parameters, next(batches), phase, step)
             objective.workers.average(
                 [parameter.grad() for parameter in parameters.values()], name='gradient'
