@@ -116,14 +116,13 @@ def page_of(recipe: ReportRecipe) -> str:
             chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
             for path, label in tracked(list(zip(recipe.runs, labels)), 'drawing', len(labels), unit='run')
         ]
-        runs = [
-            read_run(path, label)
-            for path, label in zip(recipe.runs, labels)
-            if (path / 'rounds.json').is_file()
-        ]
-        beside = side_by_side(runs)
-    with doing('comparing networks'):
-        verdict_text = opening(recipe, labels, runs)
+        with doing('comparing networks'):
+            runs = [
+                read_run(path, label)
+                for path, label in zip(recipe.runs, labels)
+                if (path / 'rounds.json').is_file()
+            ]
+            beside, verdict_text = side_by_side(runs), opening(recipe, labels, runs)
     return page(
         f'Report: {", ".join(labels)}',
         ([beside] if beside else []) + chapters,

@@ -38,7 +38,7 @@ from ..cutting.selection import Selection, packed_alphas, read_alphas, read_sele
 from ..cutting.shrink import shrink
 from ..network.model import read_parameters
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
-from ..runs.display import doing
+from ..runs.display import Display, doing
 from ..runs.files import read_json, running, sha256, write_file
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
@@ -131,7 +131,8 @@ def run_algorithm(
                     shutil.rmtree(states, ignore_errors=True)
         rows = summary(recipe.output)
         if workers.first and last == len(recipe.shares()):
-            write_report(rows, recipe, cost, objective.start.architecture, objective.whole)
+            with doing('writing the report'):
+                write_report(rows, recipe, cost, objective.start.architecture, objective.whole)
         workers.barrier('finished')
     return rows
 
@@ -248,6 +249,10 @@ class Run:
         """Which round of how many, for people."""
         return f'round {number}/{len(self.recipe.shares())}'
 
+    def doing(self, what: str, number: int) -> Display:
+        """What is said while a part of a round takes long."""
+        return doing(f'{self.place(number)} | {what}', quiet=not self.workers.first)
+
     def phase(self, name: str, number: int, **more: Any) -> Phase:
         """A phase of a round: recovery trains on the batches that follow those of the gates."""
         gates, recovery = self.steps
@@ -322,7 +327,7 @@ def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
         alphas, scores = rank(run, current, number)  # trains the gates by equation (2)
         selection = select(run, current, scores, number)
         sizes = {'head': current.head, 'h_gate': recipe.h_gate}
-        with doing(f'{run.place(number)} | cutting', quiet=not run.workers.first):
+        with run.doing('cutting', number):
             parameters, architecture = shrink(  # folds the gates into the weights, and cuts
                 current.parameters, current.architecture, alphas, selection, **sizes
             )
@@ -372,7 +377,8 @@ def rotate(run: Run, current: SavedModel, number: int) -> SavedModel:
     if not (run.directory(number) / ROTATED).is_dir():
         text = run.text(TOKENS_PER_INPUT * current.architecture.h, number)
         progress = Progress(round=number, untrained=current.progress.untrained)
-        run.write(number, ROTATED, rotated(current, text, run.workers), progress)
+        with run.doing('rotating heads', number):
+            run.write(number, ROTATED, rotated(current, text, run.workers), progress)
     return read_model(run.directory(number) / ROTATED)
 
 
@@ -426,7 +432,8 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
             part = dataclasses.replace(phase, name=f'gates of half {half}', first_batch=first, steps=steps)
             shown, states = Reporter(None, workers), directory / f'gate-states-{half}'  # and not written
             halves.append(train_alphas(phase=part, reporter=shown, states=states, **common).scores)
-    record = gates_record(trained, method.select(cut, trained.scores), recipe.prune, halves)
+    with run.doing('selecting units', number):
+        record = gates_record(trained, method.select(cut, trained.scores), recipe.prune, halves)
     if workers.first:
         text = json.dumps({'round': number, **record}, indent=1) + '\n'
         write_file(directory / GATES, text.encode())
@@ -436,7 +443,7 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
 def select(run: Run, current: SavedModel, scores: Alphas, number: int) -> Selection:
     """The units that stay, by the method of the recipe; leaves them with the reasons in selection.json."""
     recipe, cut = run.recipe, run.cut(current, number)
-    with doing(f'{run.place(number)} | selecting units', quiet=not run.workers.first):
+    with run.doing('selecting units', number):
         selection = METHODS[recipe.method].select(cut, scores)
     removed = {}
     for key, kept in selection.kept.items():
@@ -465,7 +472,8 @@ def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel, number: int) -
     directory = run.directory(number)
     if not (directory / FITTED).is_dir():
         chosen, text = read_selection(directory / SELECTION), run.text(tokens_wanted(shrunk), number)
-        fitted = reconstruct(current, shrunk, chosen, text, workers=run.workers)
+        with run.doing('fitting layers', number):
+            fitted = reconstruct(current, shrunk, chosen, text, workers=run.workers)
         run.write(number, FITTED, fitted, Progress(round=number, untrained=shrunk.progress.untrained))
     return read_model(directory / FITTED)
 

@@ -65,7 +65,7 @@ def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) 
     """
     network = build_open(model, workers.context())
     sums: dict[str, np.ndarray] = {}
-    for batch in tracked(batches, 'rotating heads', len(batches), quiet=not workers.first):
+    for batch in tracked(batches, 'reading states', len(batches), quiet=not workers.first):
         masks, real = masks_of(batch, network), real_tokens(batch)
         stream = embedded(network, batch)
         for i, (dims, cell) in enumerate(zip(model.architecture.layers, network.encoder.transformer_cells)):
@@ -331,7 +331,7 @@ def reconstruct(
     with tempfile.TemporaryDirectory(prefix='gluon_optbert-') as directory:
         repair = _Repair(whole, cut, selection, batches, Path(directory), workers)
         count, quiet = len(cut.architecture.layers), not workers.first
-        for j in tracked(range(-1, count), 'fitting layers', count + 1, unit='layer', quiet=quiet):
+        for j in tracked(range(-1, count), 'layers', count + 1, unit='layer', quiet=quiet):
             if j < 0:
                 repair.embeddings()
             else:

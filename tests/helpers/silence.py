@@ -16,7 +16,7 @@ place, seconds, name, *words = sys.argv[1:]
 if place:
     module, _, path = place.partition(':')
     *owners, last = path.split('.')
-    commands.load_mxnet()
+    commands.found(name)
     owner = importlib.import_module('gluon_optbert.' + module)
     for part in owners:
         owner = getattr(owner, part)
