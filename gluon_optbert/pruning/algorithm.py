@@ -7,10 +7,12 @@ RUN_DIR/latency.json             predicted and measured, with the objective late
 RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
 RUN_DIR/round-N/alphas.npz       the trained gates
+RUN_DIR/round-N/gradients.npz    with the method fisher: of every batch, from which scores are made
 RUN_DIR/round-N/scores.npz       by which the units are ranked
 RUN_DIR/round-N/gates.json       whether they have settled, and how certain their ranking is
 RUN_DIR/round-N/embeddings.json  with --keep-embeddings: how far embeddings stay the same
 RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
+RUN_DIR/round-N/plan.json        with --minutes: the steps of recovery that were planned
 RUN_DIR/round-N/shrunk           the model directory after the cut
 RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
 RUN_DIR/round-N/model            and after recovery
@@ -45,13 +47,23 @@ from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
 from ..runs.run_directory import RunDirectory, State
 from ..training.distillation import Match
 from ..training.distributed import Workers
-from ..training.loop import Reporter, train
-from ..training.objective import Phase
+from ..training.loop import Reporter, steps_within, train
+from ..training.objective import Objective, Phase
+from ..training.optimization import Optimizer
 from ..training.states import States
 from .gate_training import TrainedGates, train_alphas
 from .methods import METHODS, Cut, relative
 from .objectives import PretrainingObjective, PruningObjective, compare_embeddings
-from .recipe import SCORES, PruneRecipe, PruningRecipe, check_ranking, unreachable
+from .recipe import (
+    ALPHAS,
+    GRADIENTS,
+    SCORES,
+    PruneRecipe,
+    PruningRecipe,
+    check_ranking,
+    ranking_files,
+    unreachable,
+)
 from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
 from .report import (
     EMBEDDINGS,
@@ -66,7 +78,7 @@ from .report import (
 )
 
 LOG = logging.getLogger(__name__)
-ALPHAS, SELECTION = 'alphas.npz', 'selection.json'  # of a round
+SELECTION, PLAN = 'selection.json', 'plan.json'  # of a round
 STAGES = ROTATED, SHRUNK, FITTED, MODEL = 'rotated', 'shrunk', 'reconstructed', 'model'  # its networks
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
 LEAST_TEXT = 32  # sequences
@@ -159,7 +171,7 @@ def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers)
         (staged / 'round-0').mkdir()
         if recipe.ranking is not None:
             (staged / 'round-1').mkdir()
-            for name in (ALPHAS, SCORES):
+            for name in ranking_files(recipe):
                 shutil.copyfile(recipe.ranking / 'round-1' / name, staged / 'round-1' / name)
             if recipe.rotate_heads:
                 shutil.copytree(recipe.ranking / 'round-1' / ROTATED, staged / 'round-1' / ROTATED)
@@ -223,7 +235,7 @@ class Run:
     whole : float
         The cost of the network that came in.
     steps : pair of int
-        Steps of a round's gate training and of its recovery.
+        Steps of a round's gate training and of its recovery, where its minutes are not stated.
     reporter : Reporter
     """
 
@@ -255,17 +267,25 @@ class Run:
 
     def phase(self, name: str, number: int, **more: Any) -> Phase:
         """A phase of a round: recovery trains on the batches that follow those of the gates."""
-        gates, recovery = self.steps
-        first = self.objective.first_batch + (number - 1) * (gates + recovery)
+        gates, recovery = self.steps[0], self.recovery_steps(number)
+        before = sum(gates + self.recovery_steps(earlier) for earlier in range(1, number))
+        first = self.objective.first_batch + before
         more = {'place': self.place(number), **more}
         if name == RECOVERY:
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
         return self.recipe.phase(name, gates, first_batch=first, **more)
 
+    def recovery_steps(self, number: int) -> int:
+        """Of a round; with minutes those that `plan_recovery` left, and 0 before that."""
+        if self.recipe.minutes is None:
+            return self.steps[1]
+        path = self.directory(number) / PLAN
+        return read_json(path)['steps'] if path.exists() else 0
+
     def cut(self, current: SavedModel, number: int) -> Cut:
         """Input of the recipe's method for a round."""
         target = self.whole * self.recipe.shares()[number - 1]
-        phase = self.phase('importance', number)
+        phase = smaller(self.phase('importance', number))
         return Cut(current, self.recipe, number, self.cost, target, self.objective, phase)
 
     def match(self, rounds: int) -> Match:
@@ -280,21 +300,15 @@ class Run:
         They are this worker's share, and have so many tokens together, over all workers and without padding.
         They are the smallest part of a training batch that has 32 sequences and can be shared by the workers,
         so that neither is much more read nor more memory taken than is needed; or whole batches. Of batches
-        that are counted in tokens they are a quarter, so that texts of many lengths are among them.
+        that are counted in tokens they are `smaller` ones.
         """
-        phase = self.phase('text', number)
-        if phase.batch_tokens:
-            return self._read(
-                tokens, phase, batch_tokens=phase.batch_tokens // 4, first=4 * phase.first_batch
-            )
+        phase = smaller(self.phase('text', number))
         parts = range(self.workers.size, phase.batch_size, self.workers.size)
         fitting = (part for part in parts if part >= LEAST_TEXT and phase.batch_size % part == 0)
-        size = next(fitting, phase.batch_size)
-        return self._read(tokens, phase, batch_size=size, first=phase.first_batch * phase.batch_size // size)
-
-    def _read(self, tokens: int, phase: Phase, *, first: int, **sizes: int) -> list[Any]:
-        """Batches of other sizes than a phase's, from number `first` on, with so many tokens together."""
-        phase = dataclasses.replace(phase, accumulate=1, first_batch=first, **sizes)
+        if not phase.batch_tokens and (size := next(fitting, 0)):
+            first = phase.first_batch * phase.batch_size // size
+            phase = dataclasses.replace(phase, batch_size=size, first_batch=first)
+        phase = dataclasses.replace(phase, accumulate=1)
         batches: list[Any] = []
         quiet = not self.workers.first
         with contextlib.closing(self.objective.batches(phase)) as source, doing('reading text', quiet=quiet):
@@ -308,6 +322,16 @@ class Run:
             model = dataclasses.replace(model, recipe=self.objective.recipe_of_models, progress=progress)
             write_model(self.directory(number) / name, model, **more)
         self.workers.barrier(f'{name}.{number}')
+
+
+def smaller(phase: Phase) -> Phase:
+    """A phase with batches of a quarter of the tokens, where they are counted in tokens: as many of these
+    have texts of more lengths among them.
+    """
+    if not phase.batch_tokens:
+        return phase
+    tokens, first = max(1, phase.batch_tokens // 4), 4 * phase.first_batch
+    return dataclasses.replace(phase, batch_tokens=tokens, first_batch=first)
 
 
 def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
@@ -390,16 +414,33 @@ def rank(run: Run, current: SavedModel, number: int) -> tuple[Alphas, Alphas]:
             trained = gates_of_round(run, current, number)
             alphas, scores = trained.folded(), trained.scores
         else:
-            widths = current.architecture.widths()
+            widths, cut = current.architecture.widths(), run.cut(current, number)
             alphas = {key: np.ones(width, dtype=np.float32) for key, width in widths.items()}
-            scores = method.scores(run.cut(current, number))
+            scores = method.scores(cut, *(() if method.measure is None else (measurements(run, cut),)))
         if run.workers.first:
             write_file(directory / ALPHAS, packed_alphas(alphas, h_gate=run.recipe.h_gate))
-            packed = io.BytesIO()
-            np.savez(packed, **scores)
-            write_file(directory / SCORES, packed.getvalue())
+            write_file(directory / SCORES, _packed(scores))
     run.workers.barrier(f'ranked.{number}')  # also for a worker that finds the file of the first one
     return read_ranking(directory)
+
+
+def measurements(run: Run, cut: Cut) -> dict[str, np.ndarray]:
+    """What the method of a run measures on batches to rank the units of a round; leaves gradients.npz."""
+    path = run.directory(cut.number) / GRADIENTS
+    if not path.exists():
+        measured = METHODS[run.recipe.method].measure(cut)
+        if run.workers.first:
+            write_file(path, _packed(measured))
+    run.workers.barrier(f'measured.{cut.number}')
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The content of an npz file."""
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
 
 
 def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
@@ -501,7 +542,7 @@ def fit_is_worse(
     if not run.recipe.keep_best:
         return False
     losses = [None if one is None else one.loss for one in measured]
-    if run.steps[1] and run.objective.states_alone:
+    if run.recipe.recovers and run.objective.states_alone:
         losses, phase = [], run.phase(RECOVERY, number)
         for saved in networks:
             model = run.objective.build(saved, **run.objective.recovery_settings)
@@ -538,14 +579,14 @@ def recover(
     """
     recipe, objective, states = run.recipe, run.objective, run.directory(number) / 'recovery-states'
     of_start = {} if measured is None else measured.fields
-    if not run.steps[1]:
+    if not recipe.recovers:
         return start.parameters, Progress(step=0).updated(**of_start)
+    if recipe.minutes is not None:
+        plan_recovery(run, start, number)
     notes = {'round': number, 'parameters': ParameterCost().cost(start.architecture)}
     phase = run.phase(RECOVERY, number, notes=notes)
-    model = objective.build(start, **objective.recovery_settings)
-    training = objective.recovery(model, phase, run.match(number))
+    training, optimizer = _recovery(run, start, phase, number)
     training.returns_to_best = recipe.keep_best
-    optimizer = recipe.weight_optimizer(model, run.workers, objective.recovered_parameters(model))
     compared = recipe.keep_best and objective.states_alone  # by what `training` measures, not by `measured`
     before = training.evaluate(phase) if compared else None
     schedule = recipe.schedule(phase.steps)
@@ -560,11 +601,35 @@ def recover(
             kept = States(states, phase.keep).load(progress.best_step, optimizer)
             of_kept = {} if kept.measured is None else kept.measured.fields
             progress = _kept(progress, progress.best_step, of_kept, kept.state_difference)
-    parameters = {**start.parameters, **read_parameters(model)}  # what is not built is as it was
+    parameters = {**start.parameters, **read_parameters(training.model)}  # what is not built is as it was
     if objective.states_alone:
         after = objective.evaluate(dataclasses.replace(start, parameters=parameters))
         progress = progress.updated(**({} if after is None else after.fields))
     return parameters, progress
+
+
+def _recovery(run: Run, start: SavedModel, phase: Phase, number: int) -> tuple[Objective, Optimizer]:
+    """The objective of recovery, with a network of its own, and the optimizer of what it trains."""
+    objective = run.objective
+    model = objective.build(start, **objective.recovery_settings)
+    training = objective.recovery(model, phase, run.match(number))
+    trained = objective.recovered_parameters(model)
+    return training, run.recipe.weight_optimizer(model, run.workers, trained)
+
+
+def plan_recovery(run: Run, start: SavedModel, number: int) -> None:
+    """Time some steps of recovery on a network that is thrown away, and leave plan.json: the steps that fit
+    into the minutes of the recipe. A run that is resumed or made again takes those steps.
+    """
+    path, workers = run.directory(number) / PLAN, run.workers
+    if not path.exists():
+        phase, seconds = run.phase(RECOVERY, number), 60 * run.recipe.minutes
+        with run.doing(f'timing steps of {RECOVERY}', number):
+            steps, each = steps_within(seconds, *_recovery(run, start, phase, number), phase)
+        record = {'minutes': run.recipe.minutes, 'seconds_a_step': each, 'steps': steps}
+        if workers.first:
+            write_file(path, (json.dumps(record, indent=1) + '\n').encode())
+    workers.barrier(f'planned.{number}')
 
 
 def _kept(

@@ -137,16 +137,16 @@ def gate_gradients(cut: Cut) -> dict[str, np.ndarray]:
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
-def fisher(cut: Cut) -> Alphas:
+def fisher(cut: Cut, measured: Mapping[str, np.ndarray]) -> Alphas:
     """Scores of the units by squared gradients towards the gates: `fisher_scores`, given to the units that
-    `rearranged` keeps.
+    `rearranged` keeps at the target of the round; `measured` are the `gate_gradients`.
 
     Returns
     -------
     dict of width key to np.ndarray, shape (width,)
         Ones for widths that are not pruned.
     """
-    architecture, measured = cut.model.architecture, gate_gradients(cut)
+    architecture = cut.model.architecture
     scores = {key: np.ones(width) for key, width in architecture.widths().items()}
     scores.update(fisher_scores(measured, cut.cost.prices(architecture)))
     selection = cut.select(scores)
@@ -240,18 +240,19 @@ class Method:
         that.
     only : str
         The value of the recipe's ``prune`` that the method goes with; empty if it takes any.
-    of_target : bool
-        Whether the scores hold for the target of the round alone, so that no other can take them.
     measured : bool
         Whether the scores are measured on batches, as many as gates would be trained on.
+    measure : function of Cut, optional
+        Arrays by name, the same on every worker, that `scores` takes as well. They are measured on batches
+        whatever the target and the cost are, so that one measurement serves several sizes.
     """
 
-    scores: Callable[[Cut], Alphas] | None
+    scores: Callable[..., Alphas] | None
     select: Callable[[Cut, Alphas], Selection] = _ranked
     ranks_units: bool = True
     only: str = ''
-    of_target: bool = False
     measured: bool = False
+    measure: Callable[[Cut], Mapping[str, np.ndarray]] | None = None
 
     @property
     def trains_gates(self) -> bool:
@@ -261,7 +262,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     'alpha': Method(None),
-    'fisher': Method(fisher, of_target=True, measured=True),
+    'fisher': Method(fisher, measured=True, measure=gate_gradients),
     'random': Method(_random),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),

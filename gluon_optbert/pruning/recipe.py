@@ -30,28 +30,23 @@ from .methods import METHODS
 from .penalty import PENALTIES
 
 SENTENCES = 'sentences'
-SCORES = 'scores.npz'  # of a round, by which its units are ranked
+ALPHAS = 'alphas.npz'  # of a round, the gates that are folded
+SCORES = 'scores.npz'  # by which its units are ranked
+GRADIENTS = 'gradients.npz'  # from which its scores are made whatever its target
 BATCHES = 64  # that units are ranked on, where no gates are trained
 BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
+
+_TIMED = 'the steps follow from the minutes, or are stated'
 
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
 # reads them.
 _AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
-_AFTER += (
-    'beta2',
-    'word_embeddings',
-    'split_half',
-    'evaluate_every',
-    'evaluation_limit',
-    'log_every',
-    'checkpoint_every',
-    'keep',
-)
+_AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
+_AFTER += ('log_every', 'checkpoint_every', 'keep')
 _OF_TEACHER = ('teacher', 'teacher_weights', 'temperature')  # where recovery alone learns from it
-# What a method reads that scores units for one target.
-_OF_TARGET = {'target', 'targets', 'rounds', 'multiple_of', 'drop_blocks'}
+_OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
 def _listed(weights: Mapping[str, float]) -> str:
@@ -76,7 +71,7 @@ class PruningRecipe(WeightRecipe):
             'split_half',
         ),
         'repairs': ('rotate_heads', 'reconstruct'),
-        'recovery': ('word_embeddings', 'keep_best', *WeightRecipe.GROUPS['weights']),
+        'recovery': ('minutes', 'word_embeddings', 'keep_best', *WeightRecipe.GROUPS['weights']),
         'teacher': ('teacher', 'teacher_weights', 'temperature', 'gate_teacher'),
         'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
         'machine': WeightRecipe.GROUPS['machine'],
@@ -189,6 +184,11 @@ class PruningRecipe(WeightRecipe):
         f'between tokens, in recovery alone. By default {_listed(WITH_LABELS)} with labels and '
         f'{_listed(STATES_ALONE)} without; the others 0',
         dict.fromkeys(PARTS_OF_LOSS),
+    )
+    minutes: PositiveFloat | None = option(
+        'how long recovery of a round may take, in place of a number of steps: some steps are timed, and as '
+        'many planned as fit into the rest',
+        None,
     )
     temperature: PositiveFloat = option(
         "both networks' scores are divided by this before they are compared", 2.0
@@ -371,6 +371,7 @@ class PruningRecipe(WeightRecipe):
 class PruneRecipe(PruningRecipe, TrainingRecipe):
     """A pruning run for pre-training."""
 
+    ALTERNATIVES = (('minutes', 'recovery_steps', _TIMED),)
     GROUPS = {
         **PruningRecipe.GROUPS,
         'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim'),
@@ -424,7 +425,9 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
         pre-training unless given.
         """
         trained = base.progress.trained_steps
-        unknown = self.recovery_steps is None or (self.alpha_steps is None and self.ranks_by_data)
+        unknown = (self.recovery_steps or self.minutes) is None or (
+            self.alpha_steps is None and self.ranks_by_data
+        )
         if unknown and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
@@ -437,6 +440,7 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
 class TaskPruneRecipe(OwnData, PruningRecipe):
     """Pruning a network that was fine-tuned."""
 
+    ALTERNATIVES = (('minutes', 'steps', _TIMED),)
     GROUPS = {
         **PruningRecipe.GROUPS,
         'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim', 'trim_count'),
@@ -554,7 +558,7 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
 
     @property
     def recovers(self) -> bool:
-        return self.steps != 0
+        return self.minutes is not None or self.steps != 0
 
     @property
     def holds_out_of_training_data(self) -> bool:
@@ -627,6 +631,11 @@ def unreachable(
     )
 
 
+def ranking_files(recipe: PruningRecipe) -> tuple[str, ...]:
+    """The files of a round that another run takes as its ranking: the scores, or what they are made from."""
+    return (ALPHAS, SCORES) if METHODS[recipe.method].measure is None else (GRADIENTS,)
+
+
 def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     """Raise unless a run can take the ranking that its recipe names.
 
@@ -643,16 +652,17 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
         If that run pruned another network, ranked its units with other settings, or left no ranking.
     """
     source, settings, method = recipe.ranking, recipe.ranking / RECIPE, METHODS[recipe.method]
-    if not settings.is_file() or not (source / 'round-1' / SCORES).is_file():
-        raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{SCORES})')
+    for name in (SCORES, *ranking_files(recipe)):
+        if not settings.is_file() or not (source / 'round-1' / name).is_file():
+            raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{name})')
     other = str(read_yaml(settings).get('method'))
     if other not in METHODS or METHODS[other].scores is not method.scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
     free = {*_AFTER, *(() if recipe.gates_learn else _OF_TEACHER)}
     if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
         free -= {'evaluation_limit'}
-    if method.of_target:
-        free -= _OF_TARGET
+    if method.measure is not None:
+        free |= {*_OF_COST}
     changed = differing(recipe, settings, but=free)
     if changed:
         raise ValueError(

@@ -25,6 +25,8 @@ from .objective import Objective, Phase
 from .optimization import Optimizer
 from .states import States
 
+_TIMED = 4  # steps at least, before others are planned
+
 
 class Reporter:
     """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0.
@@ -334,6 +336,47 @@ def train(
             if last:
                 break
     return progress.updated(step=step)
+
+
+def steps_within(
+    seconds: float, objective: Objective, optimizer: Optimizer, phase: Phase
+) -> tuple[int, float]:
+    """The steps of a phase that fit into some time, less what is spent here, and the seconds of one.
+
+    Steps are taken at a rate of zero on the first batches of the phase, for a 25th of the time, and one
+    evaluation. The first step of every shape makes its graph and is not counted.
+
+    Parameters
+    ----------
+    seconds : float
+    objective : Objective
+    optimizer : Optimizer
+        Neither can be trained with afterwards: the moments have changed.
+    phase : Phase
+        With any number of steps.
+    """
+    workers, began = objective.workers, time.monotonic()
+
+    def spent() -> float:  # the same on every worker
+        return workers.sum([time.monotonic() - began], name='time')[0] / workers.size
+
+    collect_gradients(objective.model, optimizer.parameters, phase)
+    shapes: set[tuple[int, ...]] = set()
+    times: list[float] = []
+    step, after = 0, spent()
+    with contextlib.closing(objective.batches(phase, phase.first_batch)) as batches:
+        while len(times) < _TIMED or after < seconds / 25:
+            batch, before = next(batches), after
+            _step(objective, optimizer, lambda _: 0.0, batch, phase, step)
+            step, after = step + 1, spent()
+            if batch.input_ids.shape in shapes:
+                times.append(after - before)
+            shapes.add(batch.input_ids.shape)
+    objective.evaluate(phase)
+    evaluation = spent() - after
+    each = sum(times) / len(times)
+    every = evaluation / phase.evaluate_every if phase.evaluate_every else 0.0
+    return max(1, int((seconds - spent() - evaluation) / (each + every))), each
 
 
 def _step(

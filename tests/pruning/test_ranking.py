@@ -12,6 +12,7 @@ from helpers.tiny import contents
 from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning import methods
 from gluon_optbert.pruning import recipe as recipes
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
@@ -135,17 +136,20 @@ def test_the_ranking_of_another_network_is_refused(place):
     assert not (place / 'refused').exists()
 
 
-def test_a_ranking_for_one_target_serves_no_other(place):
-    settings = {'method': 'fisher', 'steps': 0}
-    prune_task(recipe_for(place, 'fisher', target=0.7, **settings))
-    settings['ranking'] = str(place / 'fisher')
-    with pytest.raises(ValueError, match='other settings of multiple_of, target; use the same'):
-        prune_task(recipe_for(place, 'refused', target=0.4, multiple_of=2, **settings))
-    prune_task(recipe_for(place, 'fisher-again', target=0.7, reconstruct=True, **settings))
-    one, other = (contents(place / name / 'round-1')['selection.json'] for name in ('fisher', 'fisher-again'))
-    assert one == other
+@pytest.mark.parametrize('more', [{}, {'multiple_of': 2}, {'objective': 'parameters', 'prune': 'hakvf'}])
+def test_one_pass_of_gradients_serves_any_size(place, monkeypatch, more):
+    settings, base = {'method': 'fisher', 'steps': 0}, place / f'fisher-{len(more)}'
+    prune_task(recipe_for(place, base / 'run', target=0.7, **settings))
+    prune_task(recipe_for(place, base / 'anew', target=0.4, **settings, **more))
+    monkeypatch.setattr(methods, '_gradients', None)
+    taken = recipe_for(place, base / 'taken', target=0.4, ranking=str(base / 'run'), **settings, **more)
+    prune_task(taken)
+    assert of_round(place, base / 'taken') == of_round(place, base / 'anew') != of_round(place, base / 'run')
+    (base / 'run' / 'round-1' / 'gradients.npz').unlink()
+    with pytest.raises(FileNotFoundError, match='no round-1/gradients.npz'):
+        prune_task(taken.replace(output=base / 'refused'))
 
 
 def test_what_may_differ_are_settings_that_exist():
     fields = {*PruneRecipe.model_fields, *TaskPruneRecipe.model_fields}
-    assert {*recipes._AFTER, *recipes._OF_TARGET, *recipes._OF_TEACHER} <= fields
+    assert {*recipes._AFTER, *recipes._OF_COST, *recipes._OF_TEACHER} <= fields

@@ -25,6 +25,7 @@ from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning import algorithm
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import (
     HeadDivergence,
@@ -224,6 +225,30 @@ def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypat
     monkeypatch.undo()
     prune_task(recipe_for(place, models, task, output, resume=True))
     assert results(output) == results(runs[0] / task)
+
+
+@pytest.mark.parametrize('task', ['SST-2', 'sentences'])
+def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(
+    place, models, tmp_path, monkeypatch, task
+):
+    """In the time, to the same bits as by steps, and when it is resumed, too."""
+    common = {'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'evaluate_every': 20}
+    timed = recipe_for(place, models, task, tmp_path / 'timed', **common, steps=None, minutes=0.05)
+    prune_task(timed)
+    plan = json.loads((timed.output / 'round-1' / 'plan.json').read_text())
+    assert plan['minutes'] == 0.05 and 1 <= plan['steps'] <= 3 / plan['seconds_a_step']
+    assert losses_of(timed.output)[-1]['step'] == plan['steps']
+    prune_task(recipe_for(place, models, task, tmp_path / 'steps', **common).replace(steps=plan['steps']))
+    models_made = [contents(tmp_path / name / 'round-1' / 'model') for name in ('timed', 'steps')]
+    assert models_made[0]['model.params'] == models_made[1]['model.params']
+    monkeypatch.setattr(algorithm, 'steps_within', lambda *_: (plan['steps'], plan['seconds_a_step']))
+    interrupted_at(monkeypatch, plan['steps'], 'recovery')
+    with pytest.raises(Interrupted):
+        prune_task(timed.replace(output=tmp_path / 'again'))
+    monkeypatch.undo()
+    monkeypatch.setattr(algorithm, 'steps_within', None)  # it is planned once
+    prune_task(timed.replace(output=tmp_path / 'again', resume=True))
+    assert results(tmp_path / 'again') == results(timed.output)
 
 
 def test_a_pruned_task_network_is_pruned_and_fine_tuned_further(runs, place, models, tmp_path):
