@@ -19,6 +19,7 @@ from scipy.stats import spearmanr
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, WORDS, parameter_table
+from ..network.embedding import normalised, pooled
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build, named_parameters
 from ..network.running import context_of, feed_of
@@ -85,7 +86,7 @@ class EmbeddingProbe(Objective):
         ctx = self.workers.context()
         feed = feed_of(batch, (*TOKEN_INPUTS, 'instance_weights'), rows=rows, ctx=ctx)
         states = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS))).states[-1]
-        directions = directions_of(states, feed['valid_length'])
+        directions = directions_of(states, batch.valid_length[rows], self.model.head.embedding)
         width = directions.shape[1]
         drawn = [np.random.RandomState(int(row) % 2**32).normal(size=width) for row in batch.rows[rows]]
         projected = (directions * mx.nd.array(np.stack(drawn), ctx=ctx)).sum(axis=1)
@@ -387,7 +388,7 @@ def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
 
 
 def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
-    """The embeddings of some instances: the mean of their tokens' states, scaled to length 1.
+    """The embeddings of some instances, as the network pools them before any dense layer, scaled to length 1.
 
     Parameters
     ----------
@@ -398,15 +399,18 @@ def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
     Returns
     -------
     np.ndarray of float32, shape (instances, h)
+        In the order of their rows.
     """
     rows: list[np.ndarray] = []
+    values: list[np.ndarray] = []
     for batch in batches:
         with autograd.predict_mode():
             outputs = Outputs.of(model(*feed_of(batch, TOKEN_INPUTS, ctx=context_of(model)).values()))
         real = batch.instance_weights > 0
-        rows.append((outputs.states[-1].sum(axis=1).asnumpy() / batch.valid_length[:, np.newaxis])[real])
-    means = np.concatenate(rows)
-    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        one = pooled(outputs.states[-1], batch.valid_length, model.head.embedding.pooling, ops=mx.nd)
+        values.append(one.asnumpy()[real])
+        rows.append(batch.rows[real])
+    return normalised(np.concatenate(values)[np.argsort(np.concatenate(rows))])
 
 
 def pair_similarity(one: np.ndarray, other: np.ndarray) -> float:

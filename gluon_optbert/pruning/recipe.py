@@ -652,12 +652,14 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
         If that run pruned another network, ranked its units with other settings, or left no ranking.
     """
     source, settings, method = recipe.ranking, recipe.ranking / RECIPE, METHODS[recipe.method]
-    for name in (SCORES, *ranking_files(recipe)):
-        if not settings.is_file() or not (source / 'round-1' / name).is_file():
-            raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{name})')
+    missing = [name for name in (SCORES, *ranking_files(recipe)) if not (source / 'round-1' / name).is_file()]
+    if not settings.is_file() or SCORES in missing:
+        raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{SCORES})')
     other = str(read_yaml(settings).get('method'))
     if other not in METHODS or METHODS[other].scores is not method.scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
+    if missing:
+        raise FileNotFoundError(f'{source} has no round-1/{missing[0]}, from which units are ranked')
     free = {*_AFTER, *(() if recipe.gates_learn else _OF_TEACHER)}
     if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
         free -= {'evaluation_limit'}

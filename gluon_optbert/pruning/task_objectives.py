@@ -32,6 +32,7 @@ from ..tasks.features import (
     fewest_rows,
     make_reader,
     steps_per_epoch,
+    token_batches,
     training_batches,
 )
 from ..tasks.tables import read_lines
@@ -51,7 +52,7 @@ from .objectives import (
     trimmed_start,
     untrimmed,
 )
-from .recipe import SENTENCES, TaskPruneRecipe
+from .recipe import BATCH_TOKENS, SENTENCES, TaskPruneRecipe
 from .report import Round
 from .trimming import record_of, trim_to_text
 
@@ -314,9 +315,7 @@ class _OnFeatures(PruningObjective):
         return self._embeddings(self._fixed(saved, **OF_LAST_STATE))
 
     def _embeddings(self, model: OptBERTModel) -> np.ndarray:
-        rows = np.arange(min(EMBEDDED, len(self.heldout)))
-        parts = np.array_split(rows, -(-len(rows) // 64))
-        return embed(model, (batch_of(self.heldout, part) for part in parts))
+        return embed(model, token_batches(self.heldout, BATCH_TOKENS, most=EMBEDDED))
 
     def sample_inputs(self, count: int) -> dict[str, np.ndarray]:
         batch = batch_of(self.heldout, np.arange(min(count, len(self.heldout))))

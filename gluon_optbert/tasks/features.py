@@ -203,6 +203,13 @@ def training_batches(
         epoch, skip = epoch + 1, 0
 
 
+def token_batches(features: Features, tokens: int, *, most: int) -> Iterator[TaskBatch]:
+    """Batches of so many tokens, padding included, that hold each of the first `most` instances once."""
+    lengths = features.lengths[:most]
+    for rows, width, _ in _plan(lengths, tokens, np.arange(len(lengths))):
+        yield batch_of(features, rows, width=width)
+
+
 def fewest_rows(features: Features, tokens: int) -> int:
     """The smallest number of instances in a full batch of so many tokens."""
     return min(size for _, _, size in _plan(features.lengths, tokens, np.arange(len(features))))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mxnet as mx
+import numpy as np
 from mxnet.gluon import HybridBlock
 
+from ..architecture.embedding import Embedding
+from ..network.embedding import pooled
 from ..network.encoder import attention_masks, padding
 from .distributed import Workers
 
@@ -63,22 +66,23 @@ class StateDifference(HybridBlock):
         return F.sum(F.reshape(squares, shape=(-1,)) * weights)
 
 
-def directions_of(states: mx.nd.NDArray, valid: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The embeddings of sentences, of length 1: the means of their tokens' states.
+def directions_of(states: mx.nd.NDArray, valid_length: np.ndarray, embedding: Embedding) -> mx.nd.NDArray:
+    """The embeddings of sentences, as they are pooled before any dense layer, of length 1.
 
     Parameters
     ----------
     states : NDArray, shape (batch, length, h)
-        Of the last layer, zero at the padding.
-    valid : NDArray, shape (batch,)
+        Of the last layer.
+    valid_length : np.ndarray, shape (batch,)
         Tokens before the padding.
+    embedding : Embedding
 
     Returns
     -------
     NDArray, shape (batch, h)
     """
-    means = mx.nd.broadcast_div(states.sum(axis=1), valid.expand_dims(1))
-    return mx.nd.L2Normalization(means, mode='instance')
+    vectors = pooled(states, valid_length, embedding.pooling, ops=mx.nd)
+    return mx.nd.L2Normalization(vectors, mode='instance')
 
 
 def similarity_difference(

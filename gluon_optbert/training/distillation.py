@@ -381,7 +381,8 @@ class Taught(Objective):
         valid = mx.nd.array(batch.valid_length[rows], ctx=weights.context, dtype='float32')
         directions: list[mx.nd.NDArray] = []
         if {'embeddings', 'cosine_distance'} & {*self.losses}:
-            directions = [directions_of(one[-1], valid) for one in states]
+            embedding, lengths = self.model.head.embedding, batch.valid_length[rows]
+            directions = [directions_of(one[-1], lengths, embedding) for one in states]
         parts = {
             'scores': lambda: divergence(wanted.heads[-1]),
             'states': lambda: self._states.difference(*states, weights),

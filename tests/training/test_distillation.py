@@ -8,6 +8,7 @@ import pytest
 from helpers.tiny import network, saved_model
 from scipy.special import log_softmax
 
+from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import feed_of
@@ -193,8 +194,8 @@ def test_similarities_are_compared_over_all_pairs_of_sentences():
         return means @ means.T
 
     def value(student, teacher, valid, weights):
-        valid, weights = mx.nd.array(valid), mx.nd.array(weights)
-        directions = (directions_of(mx.nd.array(states), valid) for states in (student, teacher))
+        weights = mx.nd.array(weights)
+        directions = (directions_of(mx.nd.array(states), valid, Embedding()) for states in (student, teacher))
         return similarity_difference(*directions, weights, Workers()).asscalar()
 
     gap = (cosines(student) - cosines(teacher)) ** 2
@@ -210,7 +211,7 @@ def test_cosine_distance_is_that_of_the_units_that_stayed():
 
     def value(*arrays):
         student, teacher, units, weights = map(mx.nd.array, arrays)
-        directions = (directions_of(states, 4 * mx.nd.ones(3)) for states in (student, teacher))
+        directions = (directions_of(states, np.full(3, 4), Embedding()) for states in (student, teacher))
         return cosine_distance(*directions, units, weights).asscalar()
 
     means = student.mean(axis=1), teacher.mean(axis=1)[:, units]
