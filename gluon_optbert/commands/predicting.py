@@ -23,7 +23,7 @@ from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
 from ..runs.command_line import command, parse
 from ..runs.display import counting
-from ..runs.files import refuse_existing, write_file
+from ..runs.files import new_output, write_file
 from ..runs.recipe import Recipe, option
 from ..serving.settings import ServiceSettings
 from .starting import line, what_to_export
@@ -114,23 +114,23 @@ def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
 
 def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
     """Write the embeddings of the input."""
-    refuse_existing(output, remedy='remove it or give another --embed')
-    instances = list(instances_of(recipe, predictor))
-    size = recipe.batch_size * recipe.ahead
-    parts = []
-    with counting('embedding', len(instances), unit='text') as count:
-        for first in range(0, max(1, len(instances)), size):
-            some = instances[first : first + size]
-            parts.append(
-                predictor.encode(
-                    some, pooling=recipe.pooling, normalise=recipe.normalise, batch_size=recipe.batch_size
+    with new_output(output, remedy='remove it or give another --embed'):
+        instances = list(instances_of(recipe, predictor))
+        size = recipe.batch_size * recipe.ahead
+        parts = []
+        with counting('embedding', len(instances), unit='text') as count:
+            for first in range(0, max(1, len(instances)), size):
+                some = instances[first : first + size]
+                parts.append(
+                    predictor.encode(
+                        some, pooling=recipe.pooling, normalise=recipe.normalise, batch_size=recipe.batch_size
+                    )
                 )
-            )
-            count(len(some))
-    embeddings = np.concatenate(parts)
-    content = io.BytesIO()
-    np.save(content, embeddings)
-    write_file(output, content.getvalue())
+                count(len(some))
+        embeddings = np.concatenate(parts)
+        content = io.BytesIO()
+        np.save(content, embeddings)
+        write_file(output, content.getvalue())
     print(f'wrote {output}: {len(embeddings)} embeddings of {embeddings.shape[1]} numbers')
 
 

@@ -113,7 +113,7 @@ def verify(argv=None):
         table,
     )
     from ..deployment.verify import verify as run
-    from ..runs.files import refuse_existing, write_file
+    from ..runs.files import new_output, refuse_existing, write_file
     from ..runs.machine import origin_here, origin_warnings
 
     example = line('optbert-verify', 'runs/pruned')
@@ -136,7 +136,8 @@ def verify(argv=None):
     if recipe.output is not None:
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
         values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}
-        write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
+        with new_output(recipe.output):
+            write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
     beside = ' or rounding' if described_rounding(rows) else ''
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
     for sentence in origin_warnings(recipe.run):

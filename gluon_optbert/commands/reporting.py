@@ -31,7 +31,7 @@ from ..reporting.verdict import Timing, verdict
 from ..reproduction.results import TABLE
 from ..runs.command_line import command, parse
 from ..runs.display import doing, tracked
-from ..runs.files import refuse_existing, write_file
+from ..runs.files import new_output, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
 from .starting import line
@@ -138,9 +138,9 @@ def report(argv=None):
     """
     example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
     recipe = parse(ReportRecipe, argv, description=report.__doc__, example=example, positional='runs')
-    refuse_existing(recipe.output)
-    content = page_of(recipe)
-    write_file(recipe.output, content.encode('utf-8'))
+    with new_output(recipe.output):
+        content = page_of(recipe)
+        write_file(recipe.output, content.encode('utf-8'))
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')
 
 

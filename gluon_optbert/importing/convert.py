@@ -21,7 +21,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
-from ..runs.files import locked, refuse_existing
+from ..runs.files import new_output
 from ..runs.mxnet_arrays import is_finite
 from ..runs.programs import named
 from ..runs.progress import Progress
@@ -256,8 +256,7 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     RunFailed
         If GluonNLP's model zoo cannot be reached.
     """
-    with locked(recipe.output):
-        refuse_existing(recipe.output)
+    with new_output(recipe.output):
         source = read_source(
             recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads, as_is=recipe.tokenizer == AS_IS
         )

@@ -18,7 +18,7 @@ from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import latency_ms, random_feed
-from ..runs.files import refuse_existing, write_file
+from ..runs.files import new_output, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
 
@@ -143,7 +143,14 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
     FileExistsError
         If there is something at the output.
     """
-    refuse_existing(recipe.output)
+    with new_output(recipe.output):
+        result = _calibrated(recipe, times)
+        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+    return result
+
+
+def _calibrated(recipe: LatencyRecipe, times: np.ndarray | None) -> dict[str, Any]:
+    """Fit to networks, its errors and the measurements."""
     generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
     architectures = [
         random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
@@ -156,7 +163,7 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
         {'architecture': architecture.to_dict(), 'milliseconds': float(time)}
         for architecture, time in zip(architectures, times)
     ]
-    result = {
+    return {
         'batch': recipe.batch,
         'length': recipe.length,
         'coefficients': fit_coefficients(architectures, times),
@@ -167,5 +174,3 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
         },
         'measured': measured,
     }
-    write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
-    return result

@@ -17,7 +17,7 @@ from ..architecture.cost import ParameterCost
 from ..cutting.shrink import cut_tokens
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.display import counting
-from ..runs.files import locked, refuse_existing, sha256
+from ..runs.files import new_output, sha256
 from ..runs.machine import ORIGIN, commit, versions
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option, to_dict
@@ -132,8 +132,7 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
     ValueError, FileNotFoundError, FileExistsError
         Bad input; nothing is written.
     """
-    with locked(recipe.output):
-        refuse_existing(recipe.output)
+    with new_output(recipe.output):
         saved = read_model(recipe.model)
         check_folded(saved, recipe.model)
         trimmed = trim_to_text(saved, recipe.text, count=recipe.count)

@@ -9,13 +9,14 @@ import errno
 import functools
 import inspect
 import os
+import re
 import signal
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from .failures import Interrupted, RunFailed
+from .failures import Interrupted, RunFailed, shown
 from .recipe import (
     R,
     Recipe,
@@ -30,6 +31,10 @@ from .recipe import (
     takes,
     takes_several,
 )
+
+_FULL = 'No space left on device'
+_USED_UP = re.compile(f'{_FULL}|Cannot allocate memory|[Ff]ailed to [Aa]llocate|bad_?alloc|[Oo]ut of memory')
+_MOST_PROBLEMS = 20  # that are shown of a recipe
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -175,6 +180,11 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
             return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')
+        except Exception as error:  # of a library's own kind, if it says that memory or disk are used up
+            said = ' '.join(f'{error}'.split()) or type(error).__name__
+            if not isinstance(error, MemoryError) and not _USED_UP.search(said):
+                raise
+            return _complain(1, f'not enough {"disk" if _FULL in said else "memory"}: {said:.300}')
         finally:
             if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
                 signal.signal(signal.SIGTERM, stopped)
@@ -199,6 +209,8 @@ def _complain(status: int, *problems: object) -> int:
     if rank != '0':
         signal.signal(signal.SIGTERM, lambda *_: os._exit(status))  # or the shell says 'Terminated'
         time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
-    for problem in problems:
-        print(('' if rank == '0' else f'[rank {rank}] ') + f'error: {problem}', file=sys.stderr, flush=True)
+    more = [f'and {len(problems) - _MOST_PROBLEMS} more problems'] if len(problems) > _MOST_PROBLEMS else []
+    for problem in (*problems[:_MOST_PROBLEMS], *more):
+        line = ('' if rank == '0' else f'[rank {rank}] ') + f'error: {shown(problem)}'
+        print(line, file=sys.stderr, flush=True)
     return status

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
+
+LONGEST_MESSAGE = 500  # characters
+
+
+def shown(message: object) -> str:
+    """A message that may have words of a hostile file, as people see it: without control characters, and cut.
+
+    Line ends stay where an indented line follows, as in a list.
+    """
+    text = re.sub(r'\n(?!  )', r'\\n', str(message)[: 2 * LONGEST_MESSAGE])
+    text = ''.join(
+        sign if sign.isprintable() or sign == '\n' else sign.encode('unicode_escape').decode()
+        for sign in text
+    )
+    return text if len(text) <= LONGEST_MESSAGE else f'{text[: LONGEST_MESSAGE - 1]}…'
 
 
 class RunFailed(RuntimeError):

@@ -235,7 +235,8 @@ def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
     ValueError
         If it is the root of the file system.
     """
-    path, held, problem = lock_file(output), None, None
+    output, held, problem = Path(output), None, None
+    path = lock_file(output)
     missing = [parent for parent in path.parents if not parent.exists()]
     if ranks is None or ranks.first:
         try:
@@ -256,6 +257,20 @@ def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
             for parent in missing:
                 with contextlib.suppress(OSError):
                     parent.rmdir()  # unless something was written there
+
+
+@contextlib.contextmanager
+def new_output(output: Path, *, remedy: str = 'give another --output') -> Iterator[None]:
+    """While an output that is not there yet is made and written: `locked`, and nothing is overwritten.
+
+    Raises
+    ------
+    FileExistsError
+        If there is anything at `output`; also as `locked`.
+    """
+    with locked(output):
+        refuse_existing(output, remedy=remedy)
+        yield
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from ..runs.failures import RunFailed
-from ..runs.files import locked, new_directory, refuse_existing, write_sealed
+from ..runs.files import new_directory, new_output, write_sealed
 from ..runs.machine import processors
 from ..runs.recipe import Recipe, Seed, Share, option, to_dict
 from . import documents, shards
@@ -446,8 +446,7 @@ def make_shards(
         If a worker process dies.
     """
     began = time.perf_counter()
-    with locked(recipe.output):
-        refuse_existing(recipe.output)
+    with new_output(recipe.output):
         vocab = vocabulary.read_vocabulary(recipe.vocab)
         dtype = shards.record_dtype(recipe.max_seq_length, recipe.predictions, len(vocab))
         most = shards.most_instances(dtype.itemsize)

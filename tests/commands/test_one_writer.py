@@ -6,9 +6,17 @@ from helpers.pruned import recipe_for as pruning_recipe
 from helpers.tiny import contents, saved_model
 
 import gluon_optbert as opt
+from gluon_optbert.commands import found
+from gluon_optbert.commands.predicting import embed
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.runs.files import InUse, lock_file, locked
 from gluon_optbert.training.pretrain import pretrain
+
+
+def command_of(name, *words):
+    """Run a command whose refusal is raised."""
+    found(name).__wrapped__([str(word) for word in words])
+
 
 WRITERS = {
     'pretrain': lambda shards, model, output: pretrain(pretraining_recipe(shards, output)),
@@ -20,6 +28,8 @@ WRITERS = {
     'import': lambda shards, model, output: opt.import_checkpoint(source='checkpoint', output=output),
     'trim': lambda shards, model, output: opt.trim_vocabulary(model=model, text='text', output=output),
     'export': lambda shards, model, output: opt.export(saved_model(), output),
+    'report': lambda shards, model, output: command_of('report', model, '--output', output),
+    'embed': lambda shards, model, output: embed(None, None, output),
     'prune a task': lambda shards, model, output: opt.prune_task(model=model, data='glue', output=output),
     'finetune': lambda shards, model, output: opt.finetune_glue(
         task='RTE', model=model, data='glue', output=output

@@ -5,6 +5,12 @@ import sys
 
 import pytest
 from helpers.tiny import environment
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.failures import LONGEST_MESSAGE, shown
 
 FAILS = """
 from gluon_optbert.runs.command_line import command
@@ -27,3 +33,49 @@ def test_workers_but_the_first_speak_under_their_rank(launcher):
     ]
     assert [one.returncode for one in done] == [2, 2]
     assert [one.stderr for one in done] == ['error: bad input\n', '[rank 1] error: bad input\n']
+
+
+@given(st.text(st.characters()) | st.text('\n \x1b\u202e\r', max_size=400))
+def test_words_of_a_file_neither_control_a_terminal_nor_fill_it(text):
+    said = shown(text * 3)
+    assert len(said) <= LONGEST_MESSAGE
+    assert all(line.isprintable() for line in said.split('\n'))
+    assert all(line.startswith('  ') for line in said.split('\n')[1:])
+
+
+def test_lists_of_problems_stay_lists():
+    assert shown('wrong:\n  one\n  two') == 'wrong:\n  one\n  two'
+
+
+def allocate():
+    raise MemoryError('Unable to allocate 9.1 TiB')
+
+
+def write_to_a_full_disk():
+    raise SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)')
+
+
+def run_out_in_a_library():
+    raise RuntimeError('Check failed:\n  Failed to allocate CPU Memory\nStack trace:\n  [bt] (0)')
+
+
+@pytest.mark.parametrize(
+    'fail, said',
+    [
+        (allocate, 'error: not enough memory: Unable to allocate 9.1 TiB'),
+        (write_to_a_full_disk, 'error: not enough disk: '),
+        (run_out_in_a_library, 'error: not enough memory: Check failed: Failed to allocate CPU Memory Stack'),
+    ],
+)
+def test_what_uses_up_memory_or_disk_is_one_line(capsys, fail, said):
+    assert command(lambda argv: fail())() == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+
+
+def test_other_errors_are_not_hidden():
+    def broken(argv):
+        raise KeyError('a bug')
+
+    with pytest.raises(KeyError):
+        command(broken)()
