@@ -9,6 +9,8 @@ from typing import Any
 from .embedding import Embedding
 
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
+KINDS += ('multi_label', 'token_classification')
+OF_LABELS = ('classification', 'multi_label', 'token_classification')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +22,11 @@ class Head:
     kind : str
         One of `KINDS`. ``pretraining`` scores the vocabulary at masked tokens and the next sentence;
         ``classification`` scores labels and ``regression`` gives one number, both from the pooled output;
-        ``question_answering`` scores every token as the start and as the end of an answer.
+        ``question_answering`` scores every token as the start and as the end of an answer. ``multi_label``
+        scores labels of which any number may be right, from the pooled output; ``token_classification``
+        scores labels for every token.
     labels : tuple of str
-        Of a classification, in the order of its scores.
+        Of a kind of `OF_LABELS`, in the order of its scores.
     task : str
         What it was trained for, e.g. ``SST-2``. Empty if not known.
     names : tuple of str
@@ -57,9 +61,9 @@ class Head:
         if self.kind not in KINDS:
             raise ValueError(f'head: kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
         distinct = len(set(self.labels)) == len(self.labels)
-        if (len(self.labels) > 1) != (self.kind == 'classification') or not distinct:
+        if (len(self.labels) > 1) != (self.kind in OF_LABELS) or not distinct:
             raise ValueError(
-                'head: a classification has two different labels or more and no other head has any, found '
+                'head: a classification has two different labels or more and other heads have none, found '
                 f'{self.kind} with {listed(self.labels)}'
             )
         if self.names and not len(set(self.names)) == len(self.names) == len(self.labels):
@@ -125,12 +129,10 @@ class Head:
 
     @property
     def outputs(self) -> int:
-        """Scores of an instance, or of a token for question answering; 0 for pre-training, whose scores are
-        the vocabulary's.
+        """Scores of an instance, or of a token where the head is not `pooled`; 0 for pre-training, whose
+        scores are the vocabulary's.
         """
-        return {'classification': len(self.labels), 'regression': 1, 'question_answering': 2}.get(
-            self.kind, 0
-        )
+        return {'regression': 1, 'question_answering': 2}.get(self.kind, len(self.labels))
 
     def size(self, key: str) -> int | None:
         """The size of a width that belongs to the head: its ``outputs``, or the units of a dense layer of the
@@ -142,7 +144,7 @@ class Head:
     @property
     def pooled(self) -> bool:
         """Whether the head reads the pooled output."""
-        return self.kind != 'question_answering'
+        return self.kind not in ('question_answering', 'token_classification')
 
     @property
     def described(self) -> str:

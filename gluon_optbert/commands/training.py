@@ -169,7 +169,8 @@ def finetune_glue(argv=None):
     """Fine-tune a model directory, pruned or not, on a task of GLUE, or on a table of your own.
 
     --data reviews.csv --text text --label label is such a task; two columns of text are pairs, and labels
-    with a fraction are numbers to predict. JSON lines and tab-separated files are read alike.
+    with a fraction are numbers to predict. JSON lines and tab-separated files are read alike. Lists of labels
+    are several labels at a time, and files of CoNLL's columns are tags of words.
     """
     from ..finetuning.recipes import GlueRecipe
     from ..finetuning.recipes import finetune_glue as run

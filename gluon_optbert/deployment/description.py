@@ -85,7 +85,7 @@ def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> dict[str
     shapes = outputs_of(kind, head)
     if names == 'gluon':
         return shapes
-    if kind == 'task' and not head.pooled:
+    if kind == 'task' and head.kind == 'question_answering':
         return dict.fromkeys(('start_logits', 'end_logits'), ('batch', 'length'))
     shapes = {TRANSFORMERS_OUTPUTS[name]: shape for name, shape in shapes.items()}
     if kind == 'pretraining':
@@ -122,8 +122,8 @@ class Deployment:
     reading : Reading, optional
         How questions are read and answers chosen, for a head that answers questions and no other.
     text_length : int, optional
-        Tokens that a text or a pair of texts is cut to, as in fine-tuning, for a head that classifies or
-        gives values and no other. The positions of the network if it is not known.
+        Tokens that a text or a pair of texts is cut to, as in fine-tuning; none for question answering. A
+        sentence of words with tags is divided instead. The positions of the network if it is not known.
     measured : mapping
         What the export measured when it was written.
     untrained : tuple of str
@@ -275,7 +275,7 @@ def check_text_length(length: Any, head: Head, positions: int, *, source: str) -
     ValueError
         If it is no number of tokens that hold a pair and that the network has positions for.
     """
-    if length is None or not head.outputs or not head.pooled:
+    if length is None or not head.outputs or head.kind == 'question_answering':
         return None
     if type(length) is not int or not SHORTEST <= length <= positions:
         raise ValueError(

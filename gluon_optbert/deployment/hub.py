@@ -34,6 +34,13 @@ CLASSES = {
     'classification': 'ForSequenceClassification',
     'regression': 'ForSequenceClassification',
     'question_answering': 'ForQuestionAnswering',
+    'multi_label': 'ForSequenceClassification',
+    'token_classification': 'ForTokenClassification',
+}
+PROBLEMS = {
+    'regression': 'regression',
+    'classification': 'single_label_classification',
+    'multi_label': 'multi_label_classification',
 }
 AUTO = {
     'AutoModel': 'Model',
@@ -41,6 +48,7 @@ AUTO = {
     'AutoModelForMaskedLM': 'ForMaskedLM',
     'AutoModelForSequenceClassification': 'ForSequenceClassification',
     'AutoModelForQuestionAnswering': 'ForQuestionAnswering',
+    'AutoModelForTokenClassification': 'ForTokenClassification',
 }
 
 
@@ -74,7 +82,7 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, 
         labels = {
             'id2label': {str(i): name for i, name in enumerate(names)},
             'label2id': {name: i for i, name in enumerate(names)},
-            'problem_type': 'regression' if head.kind == 'regression' else 'single_label_classification',
+            **({'problem_type': PROBLEMS[head.kind]} if head.kind in PROBLEMS else {}),
             **({'finetuning_task': head.task} if head.task else {}),
         }
     return {

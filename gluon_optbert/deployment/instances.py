@@ -7,19 +7,21 @@ import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
-from ..tasks.examples import known_columns, label_text, read_examples, task_of_head
+from ..tasks.examples import known_columns, label_text, read_examples, several_labels, task_of_head
 from ..tasks.squad import read_questions
 from ..tasks.tables import read_header, wrong_separator
+from ..tasks.tagging import SUFFIXES, Sentence, read_sentences, sentence_of
 from ..tasks.task import Task, packaged_task
 
 LOG = logging.getLogger(__name__)
-FORMATS = ('lines', 'jsonl', 'squad')
+FORMATS = ('lines', 'jsonl', 'squad', 'conll')
 TABLES = ('.csv', '.tsv')
-_ENDINGS = {'.jsonl': 'jsonl', '.json': 'squad'}
+_ENDINGS = {'.jsonl': 'jsonl', '.json': 'squad', **dict.fromkeys(SUFFIXES, 'conll')}
+_WHOLE = ('squad', 'conll')  # that are no lines of their own
 _KEYS = (('text', 'pair'), ('question', 'context'))  # of JSON lines; the second one may be absent
 
 
@@ -36,7 +38,10 @@ class Instance:
     label : str, optional
         The right answer, if it is known.
     answers : tuple of str
-        All right answers to a question, if there are several.
+        All right answers to a question, if there are several; the right labels, where there may be several;
+        the tags of the words.
+    words : tuple of str
+        Of a sentence that is divided already; the text is the words with spaces between.
     id : str, optional
         What a file calls it.
     source : str
@@ -48,6 +53,7 @@ class Instance:
     label: str | None = None
     answers: tuple[str, ...] = ()
     id: str | None = None
+    words: tuple[str, ...] = ()
     source: str = dataclasses.field(default='', compare=False)
 
 
@@ -55,6 +61,7 @@ def check_texts(instance: Instance, head: Head) -> None:
     """Raise ValueError unless an instance has as many texts as the task of a head wants, if that is known."""
     place = f'{instance.source}: ' if instance.source else ''
     task, texts = head.task or head.kind.replace('_', ' '), len(head.columns) - 1
+    texts = 1 if head.kind == 'token_classification' else texts
     if head.kind == 'question_answering':
         if instance.second is None:
             raise ValueError(f'{place}question without a context: {instance.first!r:.60}')
@@ -90,8 +97,9 @@ def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> I
 def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line') -> Instance:
     """The instance in a line of JSON, an object with one or two texts and perhaps ``id`` and ``label``.
 
-    The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head.
-    A text that is null is absent. Other keys are not read.
+    The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head;
+    for a head that tags words, a list of ``words`` may stand for a text. A text that is null is absent. Other
+    keys are not read.
 
     Raises
     ------
@@ -99,6 +107,10 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
         If it is not such an object.
     """
     values = parse_json(line, source=source)
+    if head.kind == 'token_classification' and isinstance(values, Mapping) and 'text' not in values:
+        sentence = sentence_of(values, source)
+        id = None if values.get('id') is None else str(values['id'])
+        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=id))
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
     present = [
         [values[name] for name in keys if values.get(name) is not None]
@@ -115,11 +127,15 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     return checked_unicode(
         Instance(
             *texts,
-            label=None if label is None else label_text(label),
+            label=None if label is None else _label_of(label, head),
             id=None if values.get('id') is None else str(values['id']),
             source=source,
         )
     )
+
+
+def _label_of(label: Any, head: Head) -> str:
+    return ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
 
 
 def checked_unicode(instance: Instance) -> Instance:
@@ -174,10 +190,13 @@ def read_instances(
     instances = list(itertools.islice(read, most))
     if not instances:
         raise ValueError(f'{path}: no text in it')
-    for instance in instances:
+    for place, instance in enumerate(instances):
         check_texts(instance, head)
         if labelled and instance.label is None:
             raise ValueError(f'{instance.source}: has no label')
+        if labelled and head.kind == 'multi_label':
+            answers = tuple(several_labels(instance.label))
+            instances[place] = dataclasses.replace(instance, answers=answers)
     return instances
 
 
@@ -193,10 +212,10 @@ def stream_instances(
     FileNotFoundError, ValueError
         As `read_instances`, and for a blank line.
     """
-    if path is None and format == 'squad':
-        raise ValueError('SQuAD is read as a whole; give the file with --input')
+    if path is None and format in _WHOLE:
+        raise ValueError(f'{format} is read as a whole; give the file with --input')
     whole = format is None and path is not None and _task_of_file(path, head, False) is not None
-    if whole or path is not None and (format or format_of(path)) == 'squad':
+    if whole or path is not None and (format or format_of(path)) in _WHOLE:
         yield from read_instances(path, head, format=format)
         return
     format = format or format_of(path)
@@ -227,6 +246,9 @@ def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iter
     format = format or format_of(path)
     if format == 'squad':
         yield from _of_squad(path)
+    elif format == 'conll' or labelled and head.kind == 'token_classification':
+        for sentence in read_sentences(path, labelled=labelled):
+            yield checked_unicode(_of_sentence(sentence, f'{path}: line {sentence.line}'))
     elif task is not None:
         yield from _of_task(path, task, labelled)
     else:
@@ -248,6 +270,13 @@ def _of_line(line: str, head: Head, format: str, labelled: bool, source: str) ->
         columns = head.columns if labelled else head.columns[:-1]
         header = f'; or a file whose header has {" and ".join(map(repr, columns))}' if columns else ''
         raise ValueError(f'{error}{header}') from None
+
+
+def _of_sentence(sentence: Sentence, source: str) -> Instance:
+    """A sentence of words, and of tags if they are known."""
+    label = ' '.join(sentence.tags) or None
+    words = sentence.words
+    return Instance(' '.join(words), label=label, answers=sentence.tags, words=words, source=source)
 
 
 def _of_squad(path: Path) -> Iterator[Instance]:
@@ -306,7 +335,10 @@ def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
         label = None
         if examples.labels is not None:
             value = examples.labels[number]
-            label = repr(float(value)) if head.kind == 'regression' else head.labels[value]
+            if head.kind == 'multi_label':
+                label = ','.join(label for label, right in zip(head.labels, value) if right)
+            else:
+                label = repr(float(value)) if head.kind == 'regression' else head.labels[value]
         yield Instance(*texts, label=label, id=id, source=f'{path}: row {number}')
 
 

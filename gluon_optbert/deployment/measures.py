@@ -10,7 +10,7 @@ import numpy as np
 from ..architecture.heads import Head
 from ..runs.display import counting
 from ..tasks.examples import finite_number
-from ..tasks.metrics import METRICS, exact_match
+from ..tasks.metrics import METRICS, exact_match, usual_metrics
 from .instances import Instance
 from .predictor import Prediction, Predictor
 
@@ -78,8 +78,10 @@ def check_labels(labelled: Sequence[Instance], head: Head) -> None:
     """
     for instance in labelled:
         place, label = instance.source or 'labelled text', str(instance.label)
-        if head.kind == 'classification' and label not in head.labels:
-            raise ValueError(f'{place}: {label!r:.60} is not among the labels {", ".join(head.labels)}')
+        stated = (label,) if head.kind == 'classification' else instance.answers
+        for one in stated if head.labels else ():
+            if one not in head.labels:
+                raise ValueError(f'{place}: {one!r:.60} is not among the labels {", ".join(head.labels)}')
         if head.kind == 'regression':
             try:
                 finite_number(label)
@@ -90,7 +92,8 @@ def check_labels(labelled: Sequence[Instance], head: Head) -> None:
 
 
 def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Prediction]) -> float:
-    """The score of predictions: accuracy, SQuAD's exact match, or Pearson's correlation, by the head.
+    """The score of predictions by the head: accuracy, SQuAD's exact match, Pearson's correlation; of several
+    labels and of tags the first of `usual_metrics`.
 
     The labels are those that `check_labels` lets through.
     """
@@ -98,6 +101,13 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
     if head.kind == 'regression':
         labels = np.array([float(str(instance.label)) for instance in labelled])
         return METRICS['pearson'](np.array([prediction.value for prediction in predictions]), labels)
+    if head.kind == 'token_classification':
+        tags = [prediction.tags for prediction in predictions]
+        return METRICS[usual_metrics(head)[0]](tags, [instance.answers for instance in labelled])
+    if head.kind == 'multi_label':
+        both = ([one.labels for one in predictions], [one.answers for one in labelled])
+        rows = [np.array([[label in own for label in head.labels] for own in every]) for every in both]
+        return METRICS[usual_metrics(head)[0]](*(one.astype(np.int64) for one in rows))
     if head.kind == 'question_answering':
         right = [
             max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
@@ -127,6 +137,8 @@ def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]
         'regression': ('mean_difference', 'value'),
         'question_answering': ('same_answer', 'text'),
         'classification': ('same_label', 'label'),
+        'multi_label': ('same_label', 'labels'),
+        'token_classification': ('same_label', 'tags'),
     }[head.kind]
     pairs = [(getattr(one, attribute), getattr(other, attribute)) for one, other in zip(whole, low)]
     values = [abs(one - other) if name == 'mean_difference' else one == other for one, other in pairs]

@@ -35,6 +35,8 @@ _WEIGHTS = ('.params', '.safetensors', '.onnx')
 _BAR = 10  # characters of the longest bar
 _EIGHTHS = ' ▏▎▍▌▋▊▉█'
 
+TAGS = {'question_answering': 'question-answering', 'token_classification': 'token-classification'}
+
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
@@ -175,7 +177,7 @@ def _pipeline_tag(facts: CardFacts) -> str:
     if facts.kind == 'pretraining':
         return 'fill-mask'
     if facts.kind == 'task':
-        return 'question-answering' if facts.head.kind == 'question_answering' else 'text-classification'
+        return TAGS.get(facts.head.kind, 'text-classification')
     return 'sentence-similarity' if facts.format == 'sentence-transformers' else 'feature-extraction'
 
 

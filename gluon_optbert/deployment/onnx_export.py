@@ -187,6 +187,9 @@ class Graph:
 
     def transformers_outputs(self, stream: str, kind: str, head: Head) -> None:
         """The heads on the encoder, and the outputs with the names of Transformers."""
+        if head.kind == 'token_classification':
+            self.dense(stream, 'task', 'logits')
+            return
         if kind == 'task' and not head.pooled:
             scores = self.dense(stream, 'task')
             for i, name in enumerate(('start_logits', 'end_logits')):

@@ -18,7 +18,9 @@ from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
 from ..runs.mxnet_arrays import is_finite
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
+from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
+from ..tasks.tagging import Tagged, TagReader, split_words
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine
@@ -44,7 +46,36 @@ class Value:
     value: float
 
 
-Prediction = Label | Value | Answer
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The labels with a probability of more than one half, their names, and the probabilities of all."""
+
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    probabilities: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entity:
+    """A part of a text with a label, by its characters, and the mean of the probabilities of its tags."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Tags:
+    """The entities in a text, and its words with a tag each."""
+
+    entities: tuple[Entity, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+Prediction = Label | Labels | Value | Answer | Tags
 
 
 def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:
@@ -74,6 +105,7 @@ class Encoder:
         self._read = make_reader(
             vocabulary, max_length=deployment.text_length or deployment.head.embedding.length(length)
         )
+        self._tag = TagReader(vocabulary, max_length=deployment.text_length or length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
@@ -89,13 +121,27 @@ class Encoder:
             check_texts(instance, self._head)
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
+        if self._head.kind == 'token_classification':
+            return self.tagged(list(map(words_of, instances))).features
         texts = [(instance.first, instance.second) for instance in instances]
         return self._read([pair[:1] if pair[1] is None else pair for pair in texts])
+
+    def tagged(self, spans: Sequence[Sequence[tuple[str, int, int]]]) -> Tagged:
+        """The tokens of sentences whose words `words_of` gave."""
+        return self._tag([[word for word, _, _ in words] for words in spans])
 
     def windows(self, questions: Sequence[Question]) -> Windows:
         """The windows of questions."""
         assert self._reading is not None
         return make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
+
+
+def words_of(instance: Instance) -> list[tuple[str, int, int]]:
+    """The words of a text and where each begins and ends."""
+    if not instance.words:
+        return [(instance.first[first:end], first, end) for first, end in split_words(instance.first)]
+    ends = np.cumsum([len(word) + 1 for word in instance.words]) - 1
+    return [(word, int(end) - len(word), int(end)) for word, end in zip(instance.words, ends)]
 
 
 def questions_of(instances: Sequence[Instance]) -> list[Question]:
@@ -340,7 +386,7 @@ class Predictor:
     def predict(
         self, instances: Iterable[Text], *, batch_size: int = 32, ahead: int = 16
     ) -> Iterator[Prediction]:
-        """A `Label`, a `Value` or an `Answer` for each instance, in their order.
+        """A `Label`, `Labels`, a `Value`, an `Answer` or `Tags` for each instance, in their order.
 
         Parameters
         ----------
@@ -371,9 +417,13 @@ class Predictor:
         while some := list(itertools.islice(instances, batch_size * ahead)):
             if self._reading is not None:
                 yield from self._answers(questions_of(some), batch_size)
-                continue
-            for row in self._scores(self._encoder.features(some), batch_size):
-                yield Value(float(row[0])) if self.head.kind == 'regression' else self._label(row)
+            elif self.head.kind == 'token_classification':
+                yield from self._tags(some, batch_size)
+            else:
+                decide = {'regression': self._value, 'multi_label': self._labels}.get(
+                    self.head.kind, self._label
+                )
+                yield from map(decide, self._scores(self._encoder.features(some), batch_size))
 
     def _answers(self, questions: Sequence[Question], batch_size: int) -> list[Answer]:
         windows = self._encoder.windows(questions)
@@ -384,10 +434,10 @@ class Predictor:
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
         """The scores of the network, by instance, or by window and token."""
         most = self._deployment.architecture.max_length
-        places = (bucket_width(int(features.lengths.max()), most),) if self._reading else ()
+        places = () if self.head.pooled else (bucket_width(int(features.lengths.max()), most),)
         scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
         for batch, outputs in self._computed(features, batch_size):
-            if self._reading is None:
+            if self.head.pooled:
                 scores[batch.rows] = outputs['scores']
             else:
                 scores[batch.rows, : outputs['scores'].shape[1]] = outputs['scores']
@@ -400,11 +450,42 @@ class Predictor:
         for batch in bucketed_batches(features, batch_size, self._deployment.architecture.max_length):
             yield batch, self.outputs(batch.input_ids, batch.token_types, batch.valid_length)
 
+    def _tags(self, instances: Sequence[Instance], batch_size: int) -> Iterator[Tags]:
+        for instance in instances:
+            check_texts(instance, self.head)
+        spans = list(map(words_of, instances))
+        tagged = self._encoder.tagged(spans)
+        scores = tagged.scores(self._scores(tagged.features, batch_size))
+        for instance, words, own in zip(instances, spans, scores):
+            shares = _shares(own)
+            tags = tuple(self.head.labels[number] for number in own.argmax(axis=1))
+            found = []
+            for kind, first, last in entities(tags):
+                start, end = words[first][1], words[last - 1][2]
+                probability = float(shares[first:last].max(axis=1).mean())
+                found.append(Entity(kind, instance.first[start:end], start, end, probability))
+            yield Tags(tuple(found), tuple(word for word, _, _ in words), tags)
+
+    def _value(self, scores: np.ndarray) -> Value:
+        return Value(float(scores[0]))
+
+    def _labels(self, scores: np.ndarray) -> Labels:
+        shares = dict(zip(self.head.labels, (1 / (1 + np.exp(-scores.astype(np.float64)))).tolist()))
+        chosen = tuple(label for label, share in shares.items() if share > 0.5)
+        return Labels(chosen, tuple(map(self.head.name_of, chosen)), shares)
+
     def _label(self, scores: np.ndarray) -> Label:
-        powers = np.exp(scores.astype(np.float64) - scores.max())
-        shares = dict(zip(self.head.labels, (powers / powers.sum()).tolist()))
+        shares = dict(zip(self.head.labels, _shares(scores).tolist()))
         label = max(shares, key=shares.get)
         return Label(label, shares, self.head.name_of(label))
+
+
+def _shares(scores: np.ndarray) -> np.ndarray:
+    """Probabilities of scores along the last axis."""
+    if not scores.size:
+        return scores
+    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def _check_counts(**counts: int) -> None:

@@ -25,9 +25,16 @@ class OwnData(Recipe):
         'of pairs both, with a comma between. By default those with usual names',
         (),
     )
-    label: str | None = option('column of the labels in --data; by default label, or the last one', None)
-    kind: Literal['classification', 'regression'] | None = option(
-        'whether labels are classes or numbers to predict; by default numbers if one has a fraction', None
+    label: str | None = option(
+        'column of the labels in --data, or several of zeros and ones with commas between, each a label; by '
+        'default label, or the last one',
+        None,
+    )
+    kind: Literal['classification', 'regression', 'multi_label', 'token_classification'] | None = option(
+        'kind of the labels: one class, a number to predict, any number of labels, or a tag for every word. '
+        'By default numbers if one has a fraction, and by the file: lists of JSON are several labels, CoNLL '
+        'columns (.conll) or lists of words and tags are tags',
+        None,
     )
     held_out: Share = option('share of a file without a development set that is held out', 0.1)
     labels: tuple[str, ...] = option(

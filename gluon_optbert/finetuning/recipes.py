@@ -20,6 +20,7 @@ from ..runs.machine import ORIGIN
 from ..runs.recipe import option
 from ..tasks.examples import (
     Examples,
+    decided,
     majority_scores,
     own_task,
     read_examples,
@@ -38,6 +39,7 @@ from ..tasks.squad import (
     make_windows,
     read_questions,
 )
+from ..tasks.tagging import Tagged, TagReader
 from ..tasks.task import Task, find_task, official_files
 from ..text.tokenizer import make_aligner
 from ..text.trimming import TRIM
@@ -146,7 +148,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     if not task.dev:
         train, held['dev'] = train.split(recipe.held_out)
     train = train.first(recipe.limit)
-    if workers.first and len(np.unique(train.labels)) == 1:
+    plain = task.head.kind in ('classification', 'regression')
+    if workers.first and plain and len(np.unique(train.labels)) == 1:
         value = train.labels[0]
         label = f'{value:g}' if task.head.kind == 'regression' else task.head.labels[value]
         LOG.warning(
@@ -165,26 +168,38 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     heldout = heldout or {name: examples.first(recipe.evaluation_limit) for name, examples in held.items()}
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
-    read = make_reader(saved.vocabulary, max_length=recipe.max_length)
+    read, tag = (kind(saved.vocabulary, max_length=recipe.max_length) for kind in (make_reader, TagReader))
+    tagged: dict[str, Tagged] = {}
 
-    def ready(examples: Examples) -> Features:
-        return read(examples.texts, examples.labels)
+    def ready(name: str, examples: Examples) -> Features:
+        if task.head.kind != 'token_classification':
+            return read(examples.texts, examples.labels)
+        tags = None
+        if examples.labels is not None:
+            tags = [[task.head.labels.index(one) for one in own] for own in examples.labels]
+        tagged[name] = tag(examples.texts, tags)
+        return tagged[name].features
+
+    def of_rows(name: str, scores: np.ndarray) -> Any:
+        return tagged[name].scores(scores) if name in tagged else scores
 
     def measure(name: str, scores: np.ndarray) -> dict[str, float]:
-        predictions = scores[:, 0] if task.head.kind == 'regression' else scores.argmax(axis=1)
-        return score(task.metrics, predictions, heldout[name].labels)
+        return score(task.metrics, decided(task.head, of_rows(name, scores)), heldout[name].labels)
 
     def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
-        return {name: submission(task, examples.indices, scores[name]) for name, examples in test.items()}
+        return {
+            name: submission(task, examples.indices, of_rows(name, scores[name]))
+            for name, examples in test.items()
+        }
 
     return Exercise(
         name=task.name,
         head=task.head,
-        train=ready(train),
-        heldout={name: ready(examples) for name, examples in heldout.items()},
+        train=ready('train', train),
+        heldout={name: ready(name, examples) for name, examples in heldout.items()},
         metric=task.metrics[0],
         score=measure,
-        test={name: ready(examples) for name, examples in test.items()},
+        test={name: ready(name, examples) for name, examples in test.items()},
         files=files,
         samples={name: len(examples) for name, examples in {'train': train, **heldout, **test}.items()},
         majority=majority_scores(task, heldout),

@@ -47,7 +47,7 @@ LETTERS = {'a': 1 << 12, 'k': 1 << 14, 'v': 1 << 14, 'f': 1 << 17}  # more than 
 MOST_SAID = 20  # problems of one configuration's layers
 OWN = 'gluon_optbert'  # what an export of this package records in its configuration
 # Networks that are not read although their heads have the names of a sequence classification's.
-UNREAD = ('BertForTokenClassification', 'BertForMultipleChoice')
+UNREAD = ('BertForMultipleChoice',)
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architecture, tuple[str, ...]]:
@@ -176,20 +176,24 @@ def _head_of_tensors(
     if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
         raise ValueError(
             f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
-            'pre-training, sequence classification, regression and question answering'
+            'pre-training, classification of sequences and tokens, regression and question answering'
         )
     task = config.get('finetuning_task') or ''
     if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
         return Head('question_answering', (), str(task))
     count, problem = len(arrays[weights[0]]), config.get('problem_type')
-    if problem == 'multi_label_classification':
-        raise ValueError(f'{source}: a classification with several labels at a time is not read')
+    of_tokens = any(name.endswith('ForTokenClassification') for name in classes) or not (
+        classes or any(look_up(form, name)[1] == 'pooler.weight' for name in arrays)
+    )
+    kind = 'multi_label' if problem == 'multi_label_classification' else 'classification'
+    if of_tokens:
+        kind, problem = 'token_classification', None
     if problem in ('regression', 'single_label_classification') and (problem == 'regression') != (count == 1):
         raise ValueError(
             f'{source}: problem_type is {problem}, and {weights[0]} has {count} row{"s" * (count > 1)}; a '
             'regression to one number and a classification of two labels and more are read'
         )
-    if count == 1:
+    if count == 1 and kind == 'classification':
         return Head('regression', (), str(task))
     named = config.get('id2label') or {str(i): str(i) for i in range(count)}
     if (
@@ -202,6 +206,6 @@ def _head_of_tensors(
             f'{named!r:.200}'
         )
     try:
-        return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
+        return Head(kind, tuple(named[str(i)] for i in range(count)), str(task))
     except ValueError as error:
         raise ValueError(f'{source}: id2label: {error}') from error

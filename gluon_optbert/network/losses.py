@@ -60,16 +60,19 @@ class TaskLoss(HybridBlock):
 
     It is the squared error for a regression and the cross entropy for a classification. For question
     answering it is the mean of two cross entropies: of the positions of the answer's first and last token.
+    For several labels at a time it is the mean of the binary cross entropies of all labels. For tokens it is
+    the mean of the cross entropies of an instance's tokens that have a label.
 
     Parameters
     ----------
     head : Head
 
     Inputs:
-        - **scores** : shape (batch, outputs), or (batch, length, 2) for question answering
-        - **labels** : shape (batch,), or (batch, 2) for question answering
+        - **scores** : shape (batch, outputs), or (batch, length, outputs) where the head is not pooled
+        - **labels** : shape (batch,); (batch, 2) for question answering; (batch, outputs), zeros and ones,
+          for several labels; (batch, length), -1 for no label, for tokens
         - **weights** : shape (batch,)
-        - **valid_length** : shape (batch,), for question answering only
+        - **valid_length** : shape (batch,), where the head is not pooled
 
     Outputs:
         - **loss** : shape (1,), float32
@@ -84,6 +87,14 @@ class TaskLoss(HybridBlock):
             return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
         if self._kind == 'classification':
             return -F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
+        if self._kind == 'multi_label':
+            entropies = F.Activation(scores, act_type='softrelu') - scores * labels
+            return F.sum(F.mean(entropies, axis=1) * weights)
+        if self._kind == 'token_classification':
+            known = labels >= 0  # `pick` takes the first class elsewhere
+            entropies = F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * known
+            means = F.sum(entropies, axis=1) / F.maximum(F.sum(known, axis=1), 1)
+            return -F.sum(means * weights)
         padded = padding(F, F.contrib.arange_like(scores, axis=1), valid_length)  # (batch, length)
         entropies = F.log_softmax(
             F.broadcast_add(scores, F.expand_dims(padded * MASKED_SCORE, axis=2)), axis=1

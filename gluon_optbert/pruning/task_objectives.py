@@ -132,7 +132,8 @@ class HeadDivergence:
 
     For a classification it is T² times the Kullback-Leibler divergence over the labels (Hinton et al., 2015,
     section 2); for question answering the mean of that over the tokens as the start and as the end of an
-    answer; for a regression the squared difference.
+    answer; for several labels over the labels, each of which is there or not; for tags over the tokens of a
+    sentence. For a regression it is the squared difference.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ class HeadDivergence:
 
         Parameters
         ----------
-        student, teacher : NDArray, shape (batch, outputs), or (batch, length, 2) for question answering
+        student, teacher : NDArray, shape (batch, outputs), or (batch, length, outputs) where not pooled
         weights, valid_length : NDArray, shape (batch,)
         """
         if self._kind == 'regression':
@@ -166,7 +167,14 @@ class HeadDivergence:
             return self._divergence(
                 *(scores.expand_dims(1) for scores in (student, teacher)), weights.expand_dims(1)
             )
+        if self._kind == 'multi_label':  # a sigmoid is a softmax beside a zero
+            both = [mx.nd.stack(scores, mx.nd.zeros_like(scores), axis=2) for scores in (student, teacher)]
+            count = student.shape[1]
+            return self._divergence(*both, mx.nd.tile(weights.expand_dims(1) / count, (1, count)))
         steps = mx.nd.arange(student.shape[1], ctx=student.context)
+        if self._kind == 'token_classification':
+            inside = 1 - padding(mx.nd, steps, valid_length)
+            return self._divergence(student, teacher, inside * (weights / valid_length).expand_dims(1))
         outside = mx.nd.expand_dims(padding(mx.nd, steps, valid_length) * MASKED_SCORE, axis=1)
         places = [mx.nd.broadcast_add(scores.transpose((0, 2, 1)), outside) for scores in (student, teacher)]
         return self._divergence(*places, mx.nd.stack(weights, weights, axis=1) / 2)

@@ -62,9 +62,10 @@ class Error(BaseModel):
 
 
 class Prediction(BaseModel):
-    """The texts and the id of the request. Of a classification: label, name, probabilities. Of a regression:
-    value. Of a question: text, which is empty if there is no answer, start and end in the context, score,
-    probability."""
+    """The texts and the id of the request. Of a classification: label, name, probabilities; of several labels
+    at a time: labels, names, probabilities. Of words: entities, each with label, text, start, end and
+    probability, then words and tags. Of a regression: value. Of a question: text, which is empty if there is
+    no answer, start and end in the context, score, probability."""
 
     model_config = ConfigDict(extra='allow')
 
@@ -85,6 +86,8 @@ def texts_of(head: Head) -> str:
         return 'either'
     if head.kind == 'question_answering':
         return 'question'
+    if head.kind == 'token_classification':
+        return 'one'
     return {2: 'one', 3: 'two'}.get(len(head.columns), 'either')
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from ..architecture.heads import Head
+from . import tagging
 from .metrics import majority_score
 from .tables import SUFFIXES, Table, read_table, wrong_separator
+from .tagging import is_tagged, read_sentences
 from .task import Task, find_task, names
 
 LOG = logging.getLogger(__name__)
 _PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
+_BETWEEN = re.compile('[,;|]')  # labels of a cell
 _MOST_LABELS = 20  # of a classification, unless every second row has another of the same
 
 
@@ -31,7 +35,8 @@ class Examples:
     texts : tuple of tuple of str
         One text a row, or two.
     labels : np.ndarray, shape (rows,), optional
-        Numbers of classes (int64), or values (float64); None of a test set.
+        Numbers of classes (int64), or values (float64); of several labels zeros and ones, shape (rows,
+        labels); of words, whose rows are sentences, tuples of their tags. None of a test set.
     indices : tuple of str
     """
 
@@ -81,7 +86,8 @@ def task_of_file(
     text : sequence of str
         The column of the text or those of both texts, where they are known.
     label : str, optional
-        The column of the labels, where it is known.
+        The column of the labels, where it is known; or with commas between those of zeros and ones, of which
+        each is a label.
     kind : str, optional
         The kind of the head, where it is known.
 
@@ -91,8 +97,17 @@ def task_of_file(
         If there is no such file, or it has other columns, no labels, or fewer than two.
     """
     path = Path(path)
-    table = read_table(path, [*text, *([label] if label else [])])
+    if is_tagged(path):
+        tags = {tag for sentence in read_sentences(path) for tag in sentence.tags}
+        labels = tuple(sorted(tags, key=lambda tag: (tag != 'O', tag[2:], tag)))
+        return _task_of(path, 'token_classification', labels, ('words', 'tags'))
+    several = tuple(label.split(',')) if label else ()
+    table = read_table(path, [*text, *several])
     header = table.columns
+    if len(several) > 1:
+        usual = sorted((one[:-1] for one in known_columns()), key=len, reverse=True)
+        fields = tuple(text) or next((one for one in usual if set(one) <= set(header)), ())
+        return _task_of(path, 'multi_label', several, (*fields, label))
     known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
     fitting = [columns for columns in known if set(columns) <= set(header)]
     if text and len(header) == len(text) + 1:
@@ -112,11 +127,20 @@ def task_of_file(
     return task_of_head(head_of_table(table, columns, kind), path)
 
 
+def _task_of(path: Path, kind: str, labels: tuple[str, ...], columns: tuple[str, ...]) -> Task:
+    """The task of a file whose head is known; ValueError, with the path, if it cannot be one."""
+    try:
+        return task_of_head(Head(kind, labels, columns=columns), path)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+
+
 def own_task(
     data: Path, *, text: Sequence[str] = (), label: str | None = None, kind: str | None = None
 ) -> Task:
-    """The task of a user's own table, or of a directory with tables that are called train, and perhaps dev
-    (or validation, valid, val) and test; the parameters and errors are those of `task_of_file`.
+    """The task of a user's own table or file of tagged words, or of a directory with some that are called
+    train, and perhaps dev (or validation, valid, val) and test; the parameters and errors are those of
+    `task_of_file`.
     """
     data = Path(data)
     if data.is_dir():
@@ -133,7 +157,10 @@ def own_task(
             )
         train, *others = ([str(path.absolute()) for path in paths] for paths in files.values())
     elif data.is_file() and not _is_table(data):
-        raise ValueError(f'{data}: a table ends with {", ".join(SUFFIXES)}, which say how it is read')
+        raise ValueError(
+            f'{data}: a table ends with {", ".join(SUFFIXES)}, and tagged words with '
+            f'{", ".join(tagging.SUFFIXES)}, which say how it is read'
+        )
     else:
         train, others = [str(data.absolute())], [[], []]
     dev, test = (dict(zip([name], paths)) for name, paths in zip(('dev', 'predictions.tsv'), others))
@@ -142,7 +169,7 @@ def own_task(
 
 
 def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+    return path.suffix.lower() in (*SUFFIXES, *tagging.SUFFIXES)
 
 
 def with_head(task: Task, path: Path) -> Task:
@@ -160,7 +187,8 @@ def with_head(task: Task, path: Path) -> Task:
 def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None) -> Head:
     """The head that the labels in a table want.
 
-    Numbers of which one has a fraction are the values of a regression; all else are classes.
+    Numbers of which one has a fraction are the values of a regression, lists are several labels at a time;
+    all else are classes.
 
     Parameters
     ----------
@@ -176,6 +204,10 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         If the labels do not say what they are.
     """
     path, column = table.path, columns[-1]
+    has_lists = any(isinstance(cell, list) for _, cell in table.column(column))
+    if kind == 'multi_label' or kind is None and has_lists:
+        found = {label for _, cell in table.column(column) for label in several_labels(cell)}
+        return _task_of(path, 'multi_label', tuple(sorted(found)), tuple(columns)).head
     cells = []
     for line, cell in table.column(column):
         if isinstance(cell, (list, dict)):
@@ -217,15 +249,70 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     FileNotFoundError, ValueError
         From `read_table`, or if a label is unknown or no finite number: the line is named.
     """
-    wanted = [*task.fields, *([task.label] if labelled else [])]
+    if task.head.kind == 'token_classification':
+        return _tagged_examples(task, path, labelled)
+    wanted = [*task.fields, *(label_columns(task) if labelled else [])]
     cut_with = task.label if task.incomplete_rows else ''  # a test set has to be whole
     table = read_table(path, wanted, headerless=task.headerless, cut_with=cut_with)
-    labels = labels_of(task, table.column(task.label), path) if labelled else None
+    labels = labels_of(task, label_cells(task, table), path) if labelled else None
     if task.index in table.columns and not labelled:
         indices = tuple(str(cell) for _, cell in table.column(task.index))
     else:
         indices = tuple(map(str, range(len(table.rows))))
     return Examples(table.texts(task.fields), labels, indices)
+
+
+def _tagged_examples(task: Task, path: Path, labelled: bool) -> Examples:
+    """The sentences of a file of words with tags."""
+    found = read_sentences(path, labelled=labelled)
+    labels = labels_of(task, ((one.line, one.tags) for one in found), path) if labelled else None
+    return Examples(tuple(one.words for one in found), labels, tuple(map(str, range(len(found)))))
+
+
+def _of_several(head: Head, cells: Iterable[tuple[int, Any]], path: Path) -> np.ndarray:
+    """The labels of rows that may have several, or the tags of sentences, as `Examples` has them."""
+    rows, numbers = [], head.numbers
+    for line, cell in cells:
+        row = []
+        for word in cell if isinstance(cell, tuple) else several_labels(cell):
+            number = numbers.get(word, numbers.get(word.casefold()))
+            if number is None:
+                raise ValueError(
+                    f'{path}: line {line} has the label {word!r:.60}, wanted {" or ".join(head.labels)}'
+                )
+            row.append(head.labels[number])
+        rows.append(tuple(row))
+    if head.kind == 'multi_label':
+        return np.array([[label in row for label in head.labels] for row in rows], dtype=np.int64)
+    labels = np.empty(len(rows), object)
+    for place, row in enumerate(rows):  # at once, rows of one length would be a table
+        labels[place] = row
+    return labels
+
+
+def label_columns(task: Task) -> list[str]:
+    """The columns of the labels: one, or of several labels one for each, with zeros and ones."""
+    return task.label.split(',') if task.head.kind == 'multi_label' else [task.label]
+
+
+def label_cells(task: Task, table: Table) -> Iterable[tuple[int, Any]]:
+    """The line and the label of every row; of several columns the names of those that hold a one."""
+    columns = label_columns(task)
+    if len(columns) == 1:
+        yield from table.column(task.label)
+        return
+    for line, cells in table.cells(columns):
+        wrong = [cell for cell in cells if str(cell).lower() not in ('0', '1', 'false', 'true')]
+        if wrong:
+            raise ValueError(f'{table.path}: line {line} has {wrong[0]!r:.60} where 0 or 1 is wanted')
+        yield line, [name for name, cell in zip(columns, cells) if str(cell).lower() in ('1', 'true')]
+
+
+def several_labels(cell: Any) -> list[str]:
+    """The labels in a cell: a list of JSON, or words with commas, semicolons or bars between."""
+    if isinstance(cell, list):
+        return list(map(label_text, cell))
+    return [word.strip() for word in _BETWEEN.split(label_text(cell)) if word.strip()]
 
 
 def label_text(cell: Any) -> str:
@@ -239,6 +326,8 @@ def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.nd
     """
     regression = task.head.kind == 'regression'
     numbers = task.head.numbers
+    if task.head.kind in ('multi_label', 'token_classification'):
+        return _of_several(task.head, cells, path)
     values = []
     for line, cell in cells:
         text = label_text(cell)
@@ -282,6 +371,22 @@ def majority_scores(task: Task, sets: Mapping[str, Examples]) -> dict[str, float
     }
 
 
+def decided(head: Head, scores: Any) -> Any:
+    """What a network predicts, as the labels of `Examples` are.
+
+    Parameters
+    ----------
+    head : Head
+    scores : np.ndarray, shape (rows, outputs)
+        Of tags a list of arrays of the shape (words, outputs).
+    """
+    if head.kind == 'token_classification':
+        return [tuple(head.labels[number] for number in own.argmax(axis=1)) for own in scores]
+    if head.kind == 'multi_label':
+        return (scores > 0).astype(np.int64)
+    return scores[:, 0] if head.kind == 'regression' else scores.argmax(axis=1)
+
+
 def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
     """The file that GLUE's leaderboard takes for one test set: ``index`` and ``prediction``.
 
@@ -291,9 +396,14 @@ def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
     indices : sequence of str
     scores : np.ndarray, shape (rows, outputs)
     """
+    predictions: Sequence[Any] = decided(task.head, scores)
     if task.head.kind == 'regression':
-        predictions: Sequence[Any] = [f'{value:.3f}' for value in scores[:, 0]]
+        predictions = [f'{value:.3f}' for value in predictions]
+    elif task.head.kind == 'classification':
+        predictions = [task.head.labels[number] for number in predictions]
+    elif task.head.kind == 'multi_label':
+        predictions = [','.join(np.array(task.head.labels)[row == 1]) for row in predictions]
     else:
-        predictions = [task.head.labels[number] for number in scores.argmax(axis=1)]
+        predictions = map(' '.join, predictions)
     rows = [f'{index}\t{prediction}\n' for index, prediction in zip(indices, predictions)]
     return ''.join(['index\tprediction\n', *rows]).encode()

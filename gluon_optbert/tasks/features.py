@@ -21,6 +21,7 @@ _STEPS = ((32, 4), (64, 8), (128, 16), (1 << 30, 32))  # up to this length, mult
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 BATCHINGS = ('lengths', 'random')
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # of batches of so many tokens
+NO_TAG = -1
 _POOL = 64  # batches of a pool
 
 
@@ -36,14 +37,17 @@ class Features:
     starts : np.ndarray of int64, shape (instances + 1,)
     seconds : np.ndarray of int64, shape (instances,)
         For an instance without a second segment, its length.
-    labels : np.ndarray, shape (instances,) or (instances, 2), optional
-        Class indices, values, or the positions of the first and the last token of an answer.
+    labels : np.ndarray, shape (instances,) or (instances, numbers), optional
+        Class indices, values, the positions of the first and the last token of an answer, or zeros and ones.
+    tags : np.ndarray of int, shape (tokens,), optional
+        In place of labels: class indices of tokens, `NO_TAG` where a token has none.
     """
 
     ids: np.ndarray
     starts: np.ndarray
     seconds: np.ndarray
     labels: np.ndarray | None = None
+    tags: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -83,7 +87,7 @@ class TaskBatch:
     input_ids: np.ndarray  # (b, L) int32
     token_types: np.ndarray  # (b, L) int32
     valid_length: np.ndarray  # (b,) float32
-    labels: np.ndarray  # (b,) or (b, 2) float32
+    labels: np.ndarray  # (b,), (b, numbers) or (b, L) float32
     weights: np.ndarray  # (b,) float32
     rows: np.ndarray  # (b,) int64; indices of the instances
     instance_total: int  # instances of weight one in the global batch
@@ -345,12 +349,19 @@ def batch_of(
     all_rows = rows if all_rows is None else all_rows
     width = width or features.width(all_rows)
     valid, starts = features.lengths[rows], features.starts
-    ids = np.zeros((len(rows), width), np.int32)
-    for target, row in zip(ids, rows):
-        target[: starts[row + 1] - starts[row]] = features.ids[starts[row] : starts[row + 1]]
+
+    def padded(values: np.ndarray, filling: int) -> np.ndarray:
+        table = np.full((len(rows), width), filling, np.int32)
+        for target, row in zip(table, rows):
+            target[: starts[row + 1] - starts[row]] = values[starts[row] : starts[row + 1]]
+        return table
+
+    ids = padded(features.ids, 0)
     columns = np.arange(width)
     types = (columns >= features.seconds[rows][:, np.newaxis]) & (columns < valid[:, np.newaxis])
     labels = np.zeros(len(rows)) if features.labels is None else features.labels[rows]
+    if features.tags is not None:
+        labels = padded(features.tags, NO_TAG)
     return TaskBatch(
         ids,
         types.astype(np.int32),

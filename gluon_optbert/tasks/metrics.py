@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..architecture.heads import Head
+
 # question id → the texts of its answers in the data; none if it has no answer
 Answers = Mapping[str, Sequence[str]]
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
@@ -46,14 +48,82 @@ def _of_classes(measure: str, **options: Any) -> Callable[[np.ndarray, np.ndarra
     return score
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+MARKS = frozenset('BIOESLU')  # of a tag such as B-PER: begins an entity, goes on, is its end or all of it
+
+
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """The entities in the tags of a sentence: kind, first word, and the word behind the last one.
+
+    Tags are those of IOB1, IOB2, IOBES or BILOU, and an entity that a tag goes on with begins there if none
+    of its kind stands before it, as the script of CoNLL-2000 counts. Words in a row with one other tag than O
+    are an entity, too.
+    """
+    found, kind, first, ends = [], '', 0, False
+    for i, tag in enumerate([*tags, 'O']):
+        mark, dash, own = tag.partition('-')
+        if not dash or mark not in MARKS:
+            mark, own = ('O', '') if tag == 'O' else ('I', tag)
+        begins = mark != 'O' and (mark in 'BSU' or own != kind or ends)
+        if kind and (begins or mark == 'O'):
+            found.append((kind, first, i))
+            kind = ''
+        if begins:
+            kind, first = own, i
+        ends = mark in 'ESLU'
+    return found
+
+
+def _of_entities(measure: str) -> Callable[[Sequence[Sequence[str]], Sequence[Sequence[str]]], float]:
+    """``precision``, ``recall`` or ``f1`` of the entities of all sentences; right are those with the same
+    words and kind.
+    """
+
+    def score(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+        pairs = [(set(entities(one)), set(entities(other))) for one, other in zip(predictions, labels)]
+        right = sum(len(one & other) for one, other in pairs)
+        sizes = {'precision': sum(len(one) for one, _ in pairs), 'recall': sum(len(own) for _, own in pairs)}
+        sizes['f1'] = sum(sizes.values()) / 2
+        return right / sizes[measure] if sizes[measure] else 0.0
+
+    return score
+
+
+def _share_of_tags(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+    pairs = [one == other for two in zip(predictions, labels) for one, other in zip(*two)]
+    return sum(pairs) / max(1, len(pairs))
+
+
+METRICS: dict[str, Callable[[Any, Any], float]] = {
     'accuracy': _of_classes('accuracy_score'),
     'f1': _of_classes('f1_score', zero_division=0),  # of class 1
     'matthews': _of_classes('matthews_corrcoef'),
     'pearson': _correlation('pearsonr'),
     'spearman': _correlation('spearmanr'),
 }
-CORRELATIONS = ('pearson', 'spearman')  # of a regression; the others are of a classification
+METRICS |= {
+    'f1_micro': _of_classes('f1_score', average='micro', zero_division=0),
+    'f1_macro': _of_classes('f1_score', average='macro', zero_division=0),
+    'exact_match': _of_classes('accuracy_score'),  # all labels of an instance are right
+    'entity_f1': _of_entities('f1'),
+    'entity_precision': _of_entities('precision'),
+    'entity_recall': _of_entities('recall'),
+    'tag_accuracy': _share_of_tags,
+}
+CORRELATIONS = ('pearson', 'spearman')  # of a regression
+OF_HEADS = {  # by the kind of a head, the usual ones first
+    'classification': ('accuracy', 'f1', 'matthews'),
+    'regression': ('pearson', 'spearman'),
+    'multi_label': ('f1_micro', 'f1_macro', 'exact_match'),
+    'token_classification': ('entity_f1', 'entity_precision', 'entity_recall', 'tag_accuracy'),
+}
+
+
+def usual_metrics(head: Head) -> tuple[str, ...]:
+    """The scores of a user's own task by its head; the first one decides."""
+    if head.kind == 'token_classification':
+        marked = any(label[:1] in MARKS and label[1:2] == '-' for label in head.labels)
+        return OF_HEADS[head.kind] if marked else ('tag_accuracy',)
+    return OF_HEADS[head.kind][:1] if head.kind == 'classification' else OF_HEADS[head.kind]
 
 
 def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -62,8 +132,8 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
     Parameters
     ----------
     names : sequence of str
-    predictions, labels : np.ndarray, shape (instances,)
-        Numbers of classes, or values of a regression.
+    predictions, labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences
+        Numbers of classes, values of a regression, zeros and ones of labels, or the tags of sentences.
 
     Raises
     ------
@@ -88,17 +158,22 @@ def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]
     ----------
     names : sequence of str
         Of `METRICS`.
-    labels : np.ndarray, shape (instances,)
-        Of a development set: integers for classes, floating-point numbers for the values of a regression.
+    labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences of str
+        Of a development set: integers for classes, floating-point numbers for the values of a regression,
+        zeros and ones of several labels, or the tags of sentences.
 
     Raises
     ------
     ValueError
         If there are no labels.
     """
-    labels = np.asarray(labels)
     if not len(labels):
         raise ValueError('no labels: there is no commonest one')
+    if not isinstance(labels, np.ndarray) or labels.dtype == object:
+        common, _ = collections.Counter(tag for tags in labels for tag in tags).most_common(1)[0]
+        return score(names, [[common] * len(tags) for tags in labels], labels)
+    if labels.ndim == 2:
+        return score(names, np.tile(labels.mean(axis=0) > 0.5, (len(labels), 1)).astype(np.int64), labels)
     commonest = labels.mean() if labels.dtype.kind == 'f' else np.bincount(labels).argmax()
     return score(names, np.full(len(labels), commonest), labels)
 

@@ -18,6 +18,9 @@ from .task import Task
 SQUAD = {'squad1.1': '1.1', 'squad2.0': '2.0', 'squadv1.1': '1.1', 'squadv2.0': '2.0'}
 
 
+_KEYS = {'regression': 'value', 'multi_label': 'labels', 'token_classification': 'tags'}  # of JSON lines
+
+
 def squad_version(name: str) -> str | None:
     """The version of SQuAD that a name such as ``SQuAD2.0`` stands for; None if it is no SQuAD."""
     return SQUAD.get(name.lower().replace(' ', '').replace('-', '').replace('_', ''))
@@ -114,19 +117,24 @@ def _submitted(indices: tuple[str, ...], path: Path) -> list[tuple[int, str]]:
 def _recorded(task: Task, examples: Examples, path: Path) -> list[tuple[int, str]]:
     """The predictions of JSON lines with their lines; their texts are compared with those of the data."""
     records = list(read_json_lines(path))
-    name = 'value' if task.head.kind == 'regression' else 'label'
+    name = _KEYS.get(task.head.kind, 'label')
     if len(records) != len(examples):
         raise ValueError(f'{path}: {len(records)} predictions for {len(examples)} rows')
     cells = []
     for (line, record), texts in zip(records, examples.texts):
         if name not in record:
             raise ValueError(f'{path}: line {line} has no {name!r}')
+        if task.head.kind == 'token_classification':
+            texts = (' '.join(texts),)
         for key, text in zip(('text', 'pair'), texts):
             if key in record and record[key] != text:
                 raise ValueError(
                     f'{path}: line {line} is of {record[key]!r:.60}, and the data has {text!r:.60} there'
                 )
-        cells.append((line, str(record[name])))
+        value = record[name]
+        if name == 'tags':
+            value = tuple(map(str, value)) if isinstance(value, list) else ()
+        cells.append((line, value if name in ('labels', 'tags') else str(value)))
     return cells
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..architecture.heads import Head
 from ..runs.files import checked, read_json
-from .metrics import CORRELATIONS, METRICS
+from .metrics import METRICS, OF_HEADS, usual_metrics
 
 _DIRECTORY = Path(__file__).with_name('descriptions')
 _LONGEST_NAME = 255  # bytes that file systems take
@@ -74,15 +74,14 @@ class Task:
         """
         problems = []
         for name in self.metrics:
-            wanted = 'regression' if name in CORRELATIONS else 'classification'
+            wanted = next(kind for kind, own in OF_HEADS.items() if name in own)
             if head.kind != wanted:
                 problems.append(f'metric {name!r} goes with a {wanted}, and the head is {head.kind}')
             elif name == 'f1' and len(head.labels) != 2:
                 problems.append(f"metric 'f1' goes with two labels, and there are {len(head.labels)}")
         if problems:
             raise ValueError('; '.join(problems))
-        usual = CORRELATIONS if head.kind == 'regression' else ('accuracy',)
-        return dataclasses.replace(self, head=head, metrics=self.metrics or usual)
+        return dataclasses.replace(self, head=head, metrics=self.metrics or usual_metrics(head))
 
 
 class _TaskFile(BaseModel):

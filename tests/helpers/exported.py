@@ -23,6 +23,8 @@ CASES = {
     'classification': ('task', Head('classification', ('no', 'yes', 'maybe'))),
     'regression': ('task', Head('regression')),
     'question answering': ('task', Head('question_answering')),
+    'several labels': ('task', Head('multi_label', ('news', 'sport', 'town'))),
+    'tags': ('task', Head('token_classification', ('O', 'B-town', 'I-town'))),
 }
 
 

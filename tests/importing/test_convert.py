@@ -310,9 +310,8 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
         (None, {'num_hidden_layers': 10**9}, 'num_hidden_layers'),
         (None, {'num_attention_heads': 3}, 'does not divide'),
         (None, {'type_vocab_size': True}, 'type_vocab_size'),
-        (3, {'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
+        (3, {'architectures': ['BertForMultipleChoice']}, 'BertForMultipleChoice'),
         (3, {'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
-        (3, {'problem_type': 'multi_label_classification'}, 'several labels'),
         (3, {'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
         (1, {'problem_type': 'single_label_classification'}, 'has 1 row;'),
         (3, {'id2label': {'0': 'a'}}, 'id2label'),
@@ -618,3 +617,26 @@ def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
     options = ('--peer', peer, '--sentences', tmp_path / 'sentences', '--tolerance', '1e-4')
     done = call(program, MINILM, *options)
     assert done.returncode == 0 and 'agreed' in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    'changes, without, kind',
+    [
+        ({'architectures': ['BertForTokenClassification']}, ('pooler',), 'token_classification'),
+        ({'architectures': ['BertForTokenClassification']}, (), 'token_classification'),  # drops the pooler
+        ({'architectures': None}, ('pooler',), 'token_classification'),
+        (
+            {
+                'architectures': ['BertForSequenceClassification'],
+                'problem_type': 'multi_label_classification',
+            },
+            (),
+            'multi_label',
+        ),
+    ],
+)
+def test_heads_of_several_labels_and_of_words_are_imported(tmp_path, changes, without, kind):
+    arrays = named('Hugging Face', head_parameters(3), without=without)
+    names = {'id2label': {str(i): name for i, name in enumerate(('O', 'B-a', 'I-a'))}}
+    model = imported(write_hugging_face(tmp_path / 'hf', arrays, **changes, **names)).model
+    assert model.head == Head(kind, ('O', 'B-a', 'I-a')) and model.parameters['task.weight'].shape == (3, 8)

@@ -15,6 +15,7 @@ from transformers.modeling_outputs import (
     MaskedLMOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
@@ -486,6 +487,44 @@ class OptBertForSequenceClassification(OptBertPreTrainedModel):
         logits = self.classifier(self.dropout(inner.pooler_output))
         scored = SequenceClassifierOutput(
             loss=None if labels is None else self.loss(logits, labels),
+            logits=logits,
+            hidden_states=inner.hidden_states,
+            attentions=inner.attentions,
+        )
+        return given(scored, return_dict, self.config)
+
+
+class OptBertForTokenClassification(OptBertPreTrainedModel):
+    """Scores of labels for every token."""
+
+    _keys_to_ignore_on_load_unexpected = ['pooler']
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = OptBertModel(config, add_pooling_layer=False)
+        rate = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> tuple | TokenClassifierOutput:
+        inner = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
+        )
+        logits = self.classifier(self.dropout(inner.last_hidden_state))
+        scored = TokenClassifierOutput(
+            loss=None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
             logits=logits,
             hidden_states=inner.hidden_states,
             attentions=inner.attentions,

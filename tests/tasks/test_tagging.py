@@ -1,0 +1,109 @@
+"""Sentences of words with tags: files, tokens, words of a text, and the entities that count."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.tiny import vocabulary
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.tasks.features import NO_TAG, batch_of
+from gluon_optbert.tasks.metrics import entities, score
+from gluon_optbert.tasks.tagging import TagReader, is_tagged, read_sentences, split_words
+
+WORDS, TAGS = (('ab', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
+
+
+@pytest.mark.parametrize(
+    'name, content',
+    [
+        ('one.conll', '-DOCSTART- -X- O O\n\nab NN B-town\nc NN I-town\n\n\nd NN O\n'),
+        ('one.bio', 'ab\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
+        (
+            'one.jsonl',
+            '{"words": ["ab", "c"], "tags": ["B-town", "I-town"]}\n{"words": ["d"], "tags": ["O"]}\n',
+        ),
+        (
+            'one.jsonl',
+            '{"tokens": ["ab", "c"], "ner_tags": ["B-town", "I-town"]}\n{"tokens": ["d"], "ner_tags": ["O"]}',
+        ),
+    ],
+)
+def test_layouts_of_tagged_words_are_read_alike(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    found = read_sentences(tmp_path / name)
+    assert tuple(one.words for one in found) == WORDS and tuple(one.tags for one in found) == TAGS
+    assert is_tagged(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    'name, content, said',
+    [
+        ('one.conll', 'ab B-town\nc\n', 'line 2 has no tag'),
+        ('one.conll', '\n\n', 'has no sentence'),
+        ('one.jsonl', '{"words": ["ab"], "tags": []}', 'line 1: wanted an object with lists of words and as'),
+        ('one.jsonl', '{"words": ["ab"], "tags": [3]}', 'line 1: wanted'),
+    ],
+)
+def test_what_has_no_tag_for_a_word_is_refused(name, content, said, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=said):
+        read_sentences(tmp_path / name)
+
+
+def test_a_table_of_texts_is_not_taken_for_tagged_words(tmp_path):
+    (tmp_path / 'one.jsonl').write_text(json.dumps({'text': 'a', 'label': 'b'}))
+    (tmp_path / 'one.csv').write_text('text,label\n')
+    assert not is_tagged(tmp_path / 'one.jsonl') and not is_tagged(tmp_path / 'one.csv')
+
+
+@given(st.text(alphabet=' ab.,-(“”é\u3000'))
+def test_words_of_a_text_are_all_of_it_but_spaces(text):
+    spans = split_words(text)
+    assert [end <= begin for (_, end), (begin, _) in zip(spans, spans[1:])].count(False) == 0
+    assert ''.join(text[first:end] for first, end in spans) == ''.join(text.split())
+
+
+def test_punctuation_around_words_is_words():
+    text = "(St. John's), “Ann”."
+    assert [text[a:b] for a, b in split_words(text)] == [
+        '(', 'St', '.', "John's", ')', ',', '“', 'Ann', '”', '.'
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(['a', 'abc', 'zzzz', '\u200b']), max_size=9), min_size=1, max_size=4),
+    st.integers(4, 8),
+)
+def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest):
+    tags = [list(range(len(words))) for words in sentences]
+    tagged = TagReader(vocabulary(), max_length=longest)(sentences, tags)
+    assert tagged.features.lengths.max() <= longest
+    batch = batch_of(tagged.features, np.arange(len(tagged.features)))
+    scores = np.eye(10)[batch.labels.astype(int) * (batch.labels != NO_TAG)]
+    found = [own.argmax(axis=1).tolist() for own in tagged.scores(scores)]
+    assert found == tags
+    assert (batch.labels != NO_TAG).sum() == sum(map(len, sentences))
+
+
+@pytest.mark.parametrize(
+    'tags, wanted',
+    [
+        ('B-a I-a O B-a', [('a', 0, 2), ('a', 3, 4)]),
+        ('I-a I-a B-a I-b', [('a', 0, 2), ('a', 2, 3), ('b', 3, 4)]),
+        ('S-a B-a I-a E-a I-a', [('a', 0, 1), ('a', 1, 4), ('a', 4, 5)]),
+        ('U-a B-a L-a', [('a', 0, 1), ('a', 1, 3)]),
+        ('noun noun verb O', [('noun', 0, 2), ('verb', 2, 3)]),
+        ('O O', []),
+    ],
+)
+def test_entities_of_tags(tags, wanted):
+    assert entities(tags.split()) == wanted
+
+
+def test_an_entity_counts_with_all_of_its_words_and_its_kind():
+    wanted = [['B-a', 'I-a', 'O', 'B-b'], ['O']]
+    predicted = [['B-a', 'O', 'O', 'B-b'], ['B-a']]
+    scores = score(['entity_precision', 'entity_recall', 'entity_f1', 'tag_accuracy'], predicted, wanted)
+    assert list(scores.values()) == pytest.approx([100 / 3, 50, 40, 60])
