@@ -365,7 +365,8 @@ class Score:
 
     A score that a pruning run measured has as `start` that of the network that went into this run. An
     accuracy of fine-tuning may have `right`, a text for each seed: 1 for every held-out instance that was
-    answered right, 0 for every other.
+    answered right, 0 for every other; one of fine-tuning has `made`, the settings and numbers of instances
+    that it was made with.
     """
 
     mean: float
@@ -373,6 +374,16 @@ class Score:
     majority: float | None = None
     start: float | None = None
     right: tuple[str, ...] = ()
+    made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def unequal(self, other: Score) -> list[str]:
+        """What another one was made with that this one was not, as ``limit 600 for 2000``; none if it is not
+        known of both.
+        """
+        names = [*self.made, *(name for name in other.made if name not in self.made)]
+        pairs = {name: (other.made.get(name), self.made.get(name)) for name in names}
+        unequal = [f'{name} {one} for {own}' for name, (one, own) in pairs.items() if one != own]
+        return unequal if self.made and other.made else []
 
     def difference_error(self, other: Score) -> float | None:
         """The standard error of the difference of two accuracies, in percentage points, taken instance by
@@ -503,6 +514,29 @@ def with_model(networks: Sequence[Measured], model: Measured) -> list[Measured]:
     return [*networks, *([] if known else [model])]
 
 
+# Of the recipe of fine-tuning, what does not say how a network was fine-tuned.
+_INCIDENTAL = {
+    'output',
+    'model',
+    'data',
+    'results',
+    'resume',
+    'seeds',
+    'task',
+    'version',
+    'evaluation_tokens',
+}
+_INCIDENTAL |= {'log_every', 'checkpoint_every', 'keep', 'accumulate', 'compression'}
+
+
+def _made(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a score was made with, of the values of a result file."""
+    recipe, samples = result.get('recipe') or {}, result.get('samples') or {}
+    chosen = {'learning_rate'} if recipe.get('learning_rates') else set()
+    settings = {name: value for name, value in recipe.items() if name not in _INCIDENTAL | chosen}
+    return {**{f'{part} instances': count for part, count in samples.items()}, **settings}
+
+
 def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> list[Measured]:
     """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
 
@@ -533,6 +567,7 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
         result['std'][metric],
         (result.get('majority') or {}).get(metric),
         right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),
+        made=_made(result),
     )
     name = score_name(str(result['task']), str(metric))
     if any(name in network.scores and network.scores[name].start is not None for network in networks):

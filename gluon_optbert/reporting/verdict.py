@@ -16,6 +16,7 @@ ERROR_OF_DIFFERENCE = (
     'The standard error of a difference of scores is taken over the held-out instances, one by one. How far '
     'another seed would move a score is not in it.'
 )
+UNEQUAL = 'Scores that were not made alike are not compared: fine-tune both networks with the same command.'
 HOW_TO_SCORE = (
     'No task was scored on both: fine-tune the base and the pruned network alike, and give both outputs to '
     'this command.'
@@ -72,6 +73,7 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Marku
         'The runs began with several networks; each is compared with that of its own run.' if several else '',
         ERROR_OF_DIFFERENCE if certain else '',
         '' if both else HOW_TO_SCORE,
+        UNEQUAL if any(own.unequal(score) for own, score in both) else '',
     ]
     return joined(
         *(
@@ -132,7 +134,9 @@ def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
         scores = [network.scores.get(name) for network in networks]
         means = [None if score is None else score.mean for score in scores]
         texts = [None if score is None else score.text() for score in scores]
-        rows.append(row(name, texts, list(map(_percent, means, of_bases(means)))))
+        pairs = zip(scores, (None if place is None else scores[place] for place in bases))
+        alike = [None if score and own and own.unequal(score) else own and own.mean for score, own in pairs]
+        rows.append(row(name, texts, list(map(_percent, means, alike))))
         majorities = [score.majority for score in scores if score is not None and score.majority is not None]
         if majorities:
             texts = [score_text(majorities[0])] * len(networks)
@@ -162,6 +166,12 @@ def sentence(base: Measured, network: Measured, *, busy: bool = False, called: s
 
 def _compared(name: str, own: Score, score: Score, called: str) -> str:
     """The points lost on a task, in words; `own` is the base's score."""
+    unequal = own.unequal(score)
+    if unequal:
+        more = f' and {len(unequal) - 3} more' if len(unequal) > 3 else ''
+        return (
+            f'its score on {name} is not compared, for it was made otherwise: {", ".join(unequal[:3])}{more}'
+        )
     base = own.mean if score.start is None else score.start
     points = score.mean - base
     error = own.difference_error(score)

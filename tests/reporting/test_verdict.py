@@ -69,6 +69,25 @@ def test_sentence_says_smaller_faster_and_worse(networks):
     )
 
 
+@pytest.mark.parametrize(
+    'other, words',
+    [
+        ({'recipe': {'limit': 600}, 'samples': {'train': 600}}, 'limit 600 for 2000'),
+        ({'recipe': {'limit': 2000, 'epochs': 3}}, 'epochs 3 for None'),
+        ({'recipe': {'limit': 2000, 'output': 'elsewhere', 'seeds': [4]}}, None),
+    ],
+)
+def test_scores_that_were_not_made_alike_are_not_compared(other, words, tmp_path):
+    pair = networks_of_runs([read_run(write_run(tmp_path / 'pruned'), 'pruned')])
+    made = {'recipe': {'limit': 2000}, 'samples': {'train': 2000}}
+    for architecture, mean, more in ((BASE, 80.0, {}), (SMALL, 40.0, other)):
+        pair = with_result(pair, 'a file', {**result(architecture, mean), **made, **more})
+    said, text = sentence(*pair), Reader(verdict(pair)).text
+    assert ('points less' in said) == ('50 %' in text) == (words is None)
+    assert words is None or ('is not compared' in said and words in said and 'learnt' not in said)
+    assert ('the same command' in ' '.join(text)) == (words is not None)
+
+
 def with_right(values, *right):
     """A result with the instances that every seed had right."""
     return {**values, 'runs': [{'right': {'dev': marks}} for marks in right]}
