@@ -11,13 +11,15 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ..network.inputs import TOKEN_INPUTS
 from ..runs.failures import NotInstalled
 from ..runs.machine import ThreadChoice, bfloat16_is_native, load_mxnet, threads_here, threads_to_predict
+from ..runs.mxnet_arrays import is_finite
 from .description import ONNX, TRANSFORMERS_OUTPUTS, Deployment, onnx_inputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
@@ -56,6 +58,16 @@ def network_outputs(
         named['masked_scores'] = np.take_along_axis(named.pop('prediction_logits'), places, axis=1)
     ours = {theirs: ours for ours, theirs in TRANSFORMERS_OUTPUTS.items()}
     return {ours.get(name, name): value for name, value in named.items()}
+
+
+def sound_outputs(outputs: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The outputs of these names; ValueError if one is missing, or holds NaN or infinity."""
+    missing = [name for name in names if name not in outputs]
+    if missing:
+        raise ValueError(f'the network computes {", ".join(outputs)}, and no {" and no ".join(missing)}')
+    if not all(is_finite(outputs[name]) for name in names):
+        raise ValueError('the network computes NaN or infinity; its weights are damaged, or were never sound')
+    return {name: outputs[name] for name in names}
 
 
 class Engine(abc.ABC):
@@ -159,7 +171,7 @@ class OpenVino(OnnxEngine):
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._lock:
             values = self._request.infer(feed)
-            return {output.any_name: np.array(value) for output, value in values.items()}
+            return {name: np.array(value) for output, value in values.items() for name in output.names}
 
 
 class MXNet(Engine):
@@ -311,8 +323,11 @@ def make_engine(
     file = files.get(precision) or files['float32']  # in bfloat16
     inputs = list(onnx_inputs(deployment.kind, deployment.onnx[file]['names']))
     loaded = {'onnxruntime': OnnxRuntime, 'openvino': OpenVino}[engine]
+    token = {name: np.zeros((1, 1), np.int64) for name in (*TOKEN_INPUTS, 'masked_positions')}
     try:
-        return loaded(directory / file, inputs, choice, precision)
+        made = loaded(directory / file, inputs, choice, precision)
+        sound_outputs(made.outputs({**token, 'valid_length': np.ones(1, np.int64)}), deployment.outputs)
+        return made
     except Exception as error:  # of the engine's own kinds
-        reason = ' '.join(str(error).split())
-        raise ValueError(f'{directory / file}: {engine} cannot read it ({reason:.300})') from error
+        reason = ' '.join(str(error).split())[-200:]  # whose end says most
+        raise ValueError(f'{directory / file}: {engine} cannot read it ({reason})') from error

@@ -16,14 +16,13 @@ from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
 from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
-from ..runs.mxnet_arrays import is_finite
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
 from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
 from ..tasks.tagging import Tagged, TagReader, split_words
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_description
-from .engines import Engine, MXNet, chosen_engine, make_engine
+from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
 from .instances import Instance, check_texts, checked_unicode
 
 Text = str | tuple[str, str] | Instance
@@ -260,7 +259,6 @@ class Predictor:
             deployment = dataclasses.replace(deployment, reading=reading)
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)
-        self.outputs(np.zeros((1, 1), np.int64))  # an ONNX file whose weights are no numbers is refused now
         LOG.info('%s: %s, %s', directory, loaded, loaded.choice)
 
     @classmethod
@@ -325,14 +323,11 @@ class Predictor:
             'masked_positions': np.zeros((len(input_ids), 1)),  # for an export of pre-training
         }
         check_inputs(self._deployment.architecture, feed)
-        outputs = self.engine.outputs(feed)
-        outputs = {name: outputs[name] for name in self._deployment.outputs}
-        if not all(map(is_finite, outputs.values())):
-            self.problem = (
-                'the network computes NaN or infinity; its weights are damaged, or were never sound'
-            )
-            raise ValueError(self.problem)
-        return outputs
+        try:
+            return sound_outputs(self.engine.outputs(feed), self._deployment.outputs)
+        except ValueError as error:
+            self.problem = str(error)
+            raise
 
     def encode(
         self,
