@@ -101,6 +101,7 @@ class Encoder:
         if length < SHORTEST:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         self._head, self._reading = deployment.head, deployment.reading
+        self._pairs = deployment.architecture.token_types > 1
         self._read = make_reader(
             vocabulary, max_length=deployment.text_length or deployment.head.embedding.length(length)
         )
@@ -118,6 +119,11 @@ class Encoder:
         """
         for instance in instances:
             check_texts(instance, self._head)
+            if instance.second is not None and not self._pairs:
+                raise ValueError(
+                    f'{instance.source or "pair"}: two texts, and the network has one token type, so that it '
+                    f'cannot tell them apart: {instance.first!r:.60} and {instance.second!r:.60}'
+                )
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
         if self._head.kind == 'token_classification':
@@ -214,6 +220,8 @@ class Predictor:
     choice : ThreadChoice
         How many threads it has, and why.
     threads : int
+    pairs : bool
+        Whether the network can tell two texts apart: it has two token types.
     problem : str, optional
         Why nothing that it computes can be trusted, once that is known.
 
@@ -278,6 +286,7 @@ class Predictor:
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
         self.problem: str | None = None
+        self.pairs = deployment.architecture.token_types > 1
 
     def __repr__(self) -> str:
         deployment = self._deployment

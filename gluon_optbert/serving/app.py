@@ -80,7 +80,7 @@ class Service:
             },
             'computes': 'embeddings' if self.embeds else head.kind,
             'task': head.task,
-            'texts': texts_of(head),
+            'texts': texts_of(head, pairs=self._predictor.pairs),
             'labels': [{'label': label, 'name': head.name_of(label)} for label in head.labels],
             'limits': {name: getattr(settings, name) for name in limits},
             'version': __version__,
@@ -277,7 +277,7 @@ def make_app(
     settings = settings or ServiceSettings()
     service = Service(predictor, name=name, settings=settings)
     page = page_of(service.facts(), card)
-    Body = body_of(predictor.head, settings)
+    Body = body_of(predictor.head, settings, pairs=predictor.pairs)
     embedding = predictor.head.embedding.changed(pooling=settings.pooling, normalise=settings.normalise)
 
     async def predict(body: Body) -> Predictions:

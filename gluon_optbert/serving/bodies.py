@@ -80,18 +80,26 @@ class Embeddings(BaseModel):
     normalised: bool
 
 
-def texts_of(head: Head) -> str:
-    """The texts of an instance: ``question``, ``one``, ``two``, or ``either`` one or two."""
+def texts_of(head: Head, *, pairs: bool = True) -> str:
+    """The texts of an instance: ``question``, ``one``, ``two``, or ``either`` one or two.
+
+    Parameters
+    ----------
+    head : Head
+    pairs : bool
+        Whether the network can tell two texts apart.
+    """
+    either = 'either' if pairs else 'one'
     if not head.outputs:
-        return 'either'
+        return either
     if head.kind == 'question_answering':
         return 'question'
     if head.kind == 'token_classification':
         return 'one'
-    return {2: 'one', 3: 'two'}.get(len(head.columns), 'either')
+    return {2: 'one', 3: 'two'}.get(len(head.columns), either)
 
 
-def body_of(head: Head, settings: ServiceSettings) -> Any:
+def body_of(head: Head, settings: ServiceSettings, *, pairs: bool = True) -> Any:
     """The type of a request's body: one item, or a list of items or sentences called ``instances``.
 
     Parameters
@@ -100,10 +108,12 @@ def body_of(head: Head, settings: ServiceSettings) -> Any:
         Of the network; it says which texts an item has.
     settings : ServiceSettings
         For the largest numbers of texts and characters.
+    pairs : bool
+        As of `texts_of`.
     """
     text = Annotated[str, Field(max_length=settings.max_characters, pattern=r'\S')]
     pair = create_model('Pair', __base__=Item, text=text, pair=text)
-    texts = texts_of(head)
+    texts = texts_of(head, pairs=pairs)
     if texts == 'question':
         question = create_model('Question', __base__=Item, question=text, context=text)
         tagged = Annotated[question, Tag('#question')] | Annotated[pair, Tag('#pair')]

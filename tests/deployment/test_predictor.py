@@ -429,3 +429,14 @@ def test_questions_of_squads_file_are_answered_by_their_ids(directories, tmp_pat
     for one, line in zip(asked, map(json.loads, results[0].stdout.splitlines())):
         assert (line['id'], line['question']) == (one.id, one.text)
         assert one.context[line['start'] : line['end']] == line['text']
+
+
+def test_a_network_with_one_token_type_reads_no_pairs(tmp_path):
+    architecture = dataclasses.replace(network(), token_types=1)
+    export(saved_model(architecture), tmp_path / 'one')
+    predictor = Predictor(tmp_path / 'one', engine='mxnet')
+    assert predictor.encode(['a']).shape == (1, architecture.h)
+    with pytest.raises(
+        ValueError, match="text number 0: two texts, and the network has one token type.*'a' and 'b'"
+    ):
+        predictor.encode([('a', 'b')])

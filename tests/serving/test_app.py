@@ -82,6 +82,16 @@ def test_a_classifier_gives_no_embeddings(client):
     assert answer.status_code == 404 and 'POST /predict' in answer.json()['error']
 
 
+def test_a_network_with_one_token_type_reads_no_pairs():
+    predictor = FakePredictor(HEADS['embeddings'])
+    predictor.pairs = False
+    with client_of(predictor) as client:
+        answer = client.post('/embed', json={'text': 'a', 'pair': 'b'})
+        assert client.post('/embed', json={'text': 'a'}).status_code == 200
+        assert client.get('/health').json()['texts'] == 'one'
+    assert (answer.status_code, 'pair' in answer.json()['error']) == (422, True)
+
+
 def test_health_says_that_the_network_cannot_be_trusted():
     predictor = FakePredictor()
     with TestClient(make_app(predictor)) as client:
