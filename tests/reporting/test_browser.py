@@ -34,3 +34,5 @@ def report(tmp_path_factory, model_directory, pruned_run):
 def test_nothing_is_cut_off(report, name, width, scheme):
     with Page((report / f'{name}.html').as_uri(), width, scheme) as page:
         page.check()  # its figures are on white, and so is the page
+        tables = '[...document.querySelectorAll(".scroll")]'
+        assert page.value(f'{tables}.filter(e => e.scrollWidth > e.clientWidth + 1).length') == 0
