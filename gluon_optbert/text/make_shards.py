@@ -135,7 +135,7 @@ class Survey:
             line = f'{files:,} file{"s" * (files > 1)} as {layout}: {documents:,} documents'
             if counts['sentences']:
                 first = f' (of the first {counted:,})' if counted < documents else ''
-                line += f', {counts["sentences"] / counted:.1f} sentences a document{first}, '
+                line += f', {counts["sentences"] / counted:,.1f} sentences a document{first}, '
                 line += f'{counts["unended"] / counts["sentences"]:.1%} of them without an end mark'
             lines.append(line)
         return lines

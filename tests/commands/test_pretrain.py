@@ -163,7 +163,7 @@ def test_architecture_replaces_the_model_of_a_recipe_file(shards_directory, tmp_
 def test_keywords_that_exclude_each_other_are_refused(shards_directory, model_directory, tmp_path):
     import gluon_optbert as opt
 
-    with pytest.raises(ValueError, match='--model and --architecture exclude each other'):
+    with pytest.raises(ValueError, match='^model and architecture exclude each other'):
         opt.pretrain(
             model=model_directory, architecture='bert_base', shards=shards_directory, output=tmp_path / 'out'
         )
