@@ -245,9 +245,9 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        rounds = f'{len(self.rounds) - 1} rounds of ' if self.rounds else ''
-        kind = type(self.recipe).__name__.removesuffix('Recipe')
-        return f'run, {rounds}{kind}, in {self.output}\n{self.model!r}'
+        count, kind = len(self.rounds) - 1, type(self.recipe).__name__.removesuffix('Recipe')
+        rounds = f' of {count} round{"s" * (count > 1)}' if self.rounds else ''
+        return f'{kind} run{rounds}, in {self.output}\n{self.model!r}'
 
     def _repr_html_(self) -> str:
         return described_html(self, self.model.architecture)
@@ -423,7 +423,7 @@ def plot_widths(*networks: Any, letter: str = 'f', labels: Sequence[str] | None 
     """
     with said_in_python():
         from .architecture.cost import ParameterCost
-        from .reporting.figures import WIDTHS, draw_widths
+        from .reporting.figures import WIDTHS, draw_widths, drawn
         from .reporting.networks import Network
 
         if letter not in WIDTHS:
@@ -441,4 +441,6 @@ def plot_widths(*networks: Any, letter: str = 'f', labels: Sequence[str] | None 
             raise ValueError(
                 f'{len(names)} labels for {len(found)} networks; there must be as many, and some'
             )
-        return draw_widths(letter, list(map(Network, names, found)))
+        figure = draw_widths(letter, list(map(Network, names, found)))
+        figure._repr_png_ = functools.partial(drawn, figure, 'widths', 'png')  # what a notebook shows
+        return figure

@@ -64,7 +64,8 @@ class SavedModel:
     head: Head = PRETRAINING
 
     def __repr__(self) -> str:
-        lines = [f'network for {self.head.described}{", with gates" if self.alphas else ""}']
+        what = 'encoder' if self.progress.untrained else f'network for {self.head.described}'
+        lines = [f'{what}{", with gates" if self.alphas else ""}']
         scores, measured = self.progress.more.get('scores'), self.progress.measured
         if isinstance(scores, Mapping):  # of fine-tuning
             lines.append(', '.join(f'{name} {value:.2f}' for name, value in scores.items()))
