@@ -38,6 +38,7 @@ def measured(output, script, *words):
     [
         ('cut', ['l1_h8_a2']),
         ('latency', ['deploy']),
+        ('recovery', ['l1_h8_a2']),
         ('scaling', ['--shards', 'shards']),
         ('service', ['deploy']),
         ('survive', ['--kills', '1']),
@@ -79,6 +80,12 @@ def test_training_steps_of_two_architectures(tmp_path):
     assert {'GluonNLP step', 'alpha step', 'ungated step of l1_h16_a2'} <= result['milliseconds'].keys()
     steps = [result['milliseconds'][name]['median'] for name in ('alpha step', 'ungated step')]
     assert result['ratios']['alpha step / ungated step'] == steps[0] / steps[1]
+
+
+def test_recovery_is_timed_without_its_peer(tmp_path):
+    words = ['l1_h8_a2', '--teacher', 'l2_h8_a2', '--lengths', '4,8', '--tokens', 32, '--repeats', 2]
+    said, result = measured(tmp_path / 'recovery.json', 'recovery', *words, '--precision', 'float32')
+    assert list(result['tokens_per_second']) == ['this package'] and ' tokens a turn' in said
 
 
 def test_cut_with_repairs(tmp_path):
