@@ -34,8 +34,9 @@ from typing import Any
 
 import numpy as np
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost
-from ..architecture.parameters import Alphas, Parameters
+from ..architecture.parameters import Alphas, Parameters, check_alphas
 from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection, survivors
 from ..cutting.shrink import shrink
 from ..network.model import read_parameters
@@ -126,11 +127,12 @@ def run_algorithm(
         last = min(until or len(recipe.shares()), len(recipe.shares()))
         # `forget` leaves rounds without their networks; only those behind the newest one have to be made
         newest = max((n for n in range(1, last + 1) if (run.directory(n) / MODEL).is_dir()), default=0)
+        widths = objective.start.architecture
         for number in range(1, last + 1):
             directory = run.directory(number)
             if number <= newest:
-                read_ranking(directory)  # without which the round could not be verified
-                read_selection(directory / SELECTION)
+                read_ranking(directory, widths)  # without which the round could not be verified
+                widths = read_selection(directory / SELECTION).architecture(widths)
                 if number == newest:
                     current = read_model(directory / MODEL)
             else:
@@ -421,7 +423,7 @@ def rank(run: Run, current: SavedModel, number: int) -> tuple[Alphas, Alphas]:
             write_file(directory / ALPHAS, packed_alphas(alphas, h_gate=run.recipe.h_gate))
             write_file(directory / SCORES, _packed(scores))
     run.workers.barrier(f'ranked.{number}')  # also for a worker that finds the file of the first one
-    return read_ranking(directory)
+    return read_ranking(directory, current.architecture)
 
 
 def measurements(run: Run, cut: Cut) -> dict[str, np.ndarray]:
@@ -663,6 +665,13 @@ def write_embeddings(run: Run, networks: Mapping[str, SavedModel | None], number
     write_file(run.directory(number) / EMBEDDINGS, text.encode())
 
 
-def read_ranking(directory: Path) -> tuple[Alphas, Alphas]:
-    """The alphas and the scores of a round; ValueError or FileNotFoundError if they cannot be read."""
-    return read_alphas(directory / ALPHAS)[0], read_alphas(directory / SCORES)[0]
+def read_ranking(directory: Path, architecture: Architecture) -> tuple[Alphas, Alphas]:
+    """The alphas and the scores of a round; ValueError or FileNotFoundError if they cannot be read, or the
+    alphas are not those of the architecture that came into the round.
+    """
+    alphas = read_alphas(directory / ALPHAS)[0]
+    try:
+        check_alphas(alphas, architecture)
+    except ValueError as error:
+        raise ValueError(f'{directory / ALPHAS}: {error}') from error
+    return alphas, read_alphas(directory / SCORES)[0]

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.pruned import Interrupted, recipe_for, results, values_for
 from helpers.tiny import contents, environment
@@ -57,6 +58,18 @@ def test_damaged_file_of_a_finished_round_is_refused(
     damaged = output / 'round-1' / name
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(ValueError, match=f'round-1/{name}'):
+        prune(recipe_for(shards_directory, model_directory, output, resume=True))
+
+
+def test_gates_of_another_network_are_refused_in_a_finished_round(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
+    output = tmp_path / 'run'
+    shutil.copytree(pruned_run[0], output)
+    with np.load(output / 'round-1' / 'alphas.npz') as arrays:
+        alphas = {name: arrays[name][:-1] if name == 'f1' else arrays[name] for name in arrays.files}
+    np.savez(output / 'round-1' / 'alphas.npz', **alphas)
+    with pytest.raises(ValueError, match='round-1/alphas.npz: gates do not fit the architecture: f1'):
         prune(recipe_for(shards_directory, model_directory, output, resume=True))
 
 
