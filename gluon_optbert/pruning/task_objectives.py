@@ -67,25 +67,8 @@ _SHORTEST = 3  # tokens of a sentence: [CLS], one of its own, [SEP]
 
 
 def prune_task(recipe: TaskPruneRecipe, *, workers: Workers | None = None) -> list[Round]:
-    """Prune a fine-tuned network by Algorithm 1, going on where an interrupted run stopped.
-
-    Parameters
-    ----------
-    recipe : TaskPruneRecipe
-    workers : Workers, optional
-        The workers of this job; by default those that the environment names.
-
-    Returns
-    -------
-    list of Round
-        The network that went in, and every round.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first step; or another process is writing the output.
-    TrainingDiverged, Interrupted
-        From the training.
+    """Prune a fine-tuned network, or an encoder of sentences, as `algorithm.prune` does one of pre-training:
+    with the same results and errors.
     """
     kind = SentenceObjective if recipe.task == SENTENCES else TaskObjective
     return run_algorithm(kind, recipe, workers or Workers())
