@@ -29,7 +29,7 @@ from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import SquadRecipe, finetune_glue, finetune_squad
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import forget, prune
-from ..pruning.objectives import read_start
+from ..pruning.objectives import check_heads, read_start
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import markdown_table
 from ..runs.files import running, write_file
@@ -198,7 +198,8 @@ class Study:
         """
         assert recipe.study is not None
         file, base = StudyFile.read(recipe.study), read_start(Path(str(recipe.base)))
-        open_shards(Path(str(recipe.shards)), base.vocabulary)
+        shards = open_shards(Path(str(recipe.shards)), base.vocabulary)['train']
+        check_heads(base, shards, recipe.base)
         whole = Row(BASE, BASE, Maker('base', base_itself), 1.0, base.architecture)
         of_table = _rows_by_size(base)
         networks = [Network(whole, None, 1)]

@@ -253,7 +253,9 @@ def test_weights_of_a_teacher_act_in_the_row_that_has_one(base, shards_directory
     recipes = {row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.slug != 'base'}
     assert recipes['optBERT-all'].teacher is None
     taught = recipes['optBERT-all+']
-    assert taught.teacher == 'parent' and taught.teaching() == Weights(0.5, 0.0, 1.0, 4.0)
+    assert taught.teacher == 'parent' and taught.teaching() == Weights(
+        labels=0.5, scores=0.0, states=1.0, temperature=4.0
+    )
     assert taught.batch_size == recipes['optBERT-all'].batch_size == 8
     assert taught.recovery_steps == recipes['optBERT-all'].recovery_steps == 1
 
