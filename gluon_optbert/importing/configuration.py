@@ -154,12 +154,21 @@ def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, 
 def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
     """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers.
 
-    The labels and columns that an export of this package recorded are taken if they are of the same head.
+    The labels and columns that an export of this package recorded are taken if they are of the same head,
+    perhaps in another order or other capitals; the order is that of the configuration.
     """
     head = _head_of_tensors(form, arrays, config, source)
     stated, _ = recorded(config, source)
-    same = stated.kind == head.kind and tuple(map(stated.name_of, stated.labels)) == head.labels
-    return stated if same else head
+    rows = stated.rows_in(head)
+    if rows is None:
+        return head
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    words = {
+        name: tuple(getattr(stated, name)[i] for i in order)
+        for name in ('labels', 'names')
+        if getattr(stated, name)
+    }
+    return dataclasses.replace(stated, **words)
 
 
 def _head_of_tensors(
@@ -205,6 +214,16 @@ def _head_of_tensors(
             f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
             f'{named!r:.200}'
         )
+    numbers = config.get('label2id')
+    numbers = numbers if isinstance(numbers, dict) else {}
+    numbers = {**{label.casefold(): number for label, number in numbers.items()}, **numbers}
+    for i, label in named.items():
+        number = numbers.get(label, numbers.get(label.casefold(), int(i)))
+        if str(number) != i:
+            raise ValueError(
+                f'{source}: {label!r:.80} is {number!r:.80} in label2id and {i} in id2label; write the right '
+                'one into both'
+            )
     try:
         return Head(kind, tuple(named[str(i)] for i in range(count)), str(task))
     except ValueError as error:

@@ -158,7 +158,12 @@ def read_hugging_face(
     if config.get('model_type') != UNEVEN:
         architecture, arrays, skipped, said = pruned(arrays, architecture, config, source)
         notes += said
-    head, (_, untrained) = head_of('Hugging Face', arrays, config, source), recorded(config, source)
+    head, (stated, untrained) = head_of('Hugging Face', arrays, config, source), recorded(config, source)
+    if stated.labels and stated.labels != head.labels:
+        notes += (
+            f'id2label has the labels {", ".join(head.labels)}, and the record of the export '
+            f'{", ".join(stated.labels)}; id2label counts',
+        )
     embedding, dense = embedding_of(whole, config, cased=not settings_of(words).lowercase)
     if embedding != Embedding():
         head, arrays = dataclasses.replace(head, embedding=embedding), {**arrays, **dense}

@@ -99,6 +99,22 @@ def test_what_others_changed_in_an_export_counts(tmp_path):
     assert read(random).progress.untrained == ('pooler',)
 
 
+@pytest.mark.parametrize('labels', [('positive', 'negative'), ('Negative', 'POSITIVE'), ('1', '0')])
+def test_labels_in_another_order_or_other_capitals_are_those_of_the_export(tmp_path, labels):
+    directory = write_for_transformers(tmp_path / 'out', UNEVEN, HEADS[0])
+    numbers = dict(enumerate(labels))
+    changed(directory, id2label=numbers, label2id={label: i for i, label in numbers.items()})
+    source = read_source(str(directory))
+    wanted = ('0', '1') if labels[0] == 'Negative' else ('1', '0')
+    assert source.head.labels == wanted and source.head.columns == HEADS[0].columns
+    assert source.head.names == tuple({'0': 'negative', '1': 'positive'}[label] for label in wanted)
+    assert any('id2label counts' in note for note in source.notes) == (wanted != ('0', '1'))
+    same_arrays(convert(source).model, with_head(UNEVEN, HEADS[0]))
+    changed(directory, label2id={label.lower(): 1 - i for i, label in numbers.items()})
+    with pytest.raises(ValueError, match='in label2id and 0 in id2label; write the right one into both'):
+        read_source(str(directory))
+
+
 LAYERS = [
     {'a': 2, 'k': 3, 'v': 5, 'f': 7},
     {'a': 1, 'k': 4, 'v': 2, 'f': 0},
