@@ -201,7 +201,7 @@ class Run:
     @property
     def directory(self) -> Path:
         """The model directory of `model`."""
-        from .commands.starting import models_in
+        from .runs.starting import models_in
 
         return next(iter(models_in(self.output)), self.output)
 

@@ -8,6 +8,9 @@ import sys
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+
+USELESS = 0.25  # median relative error
 
 
 @command
@@ -26,8 +29,14 @@ def main(argv=None):
         f'relative error on {error["networks"]} networks that were not fitted: median {error["median"]:.1%}, '
         f'largest {error["largest"]:.1%}'
     )
+    print(f'wrote {recipe.output}')
+    if error['median'] > USELESS:
+        raise RunFailed(
+            'the fit is too far off to prune by: try again while nothing else runs, with more --networks or '
+            '--repeats, and another output'
+        )
     print(
-        f'wrote {recipe.output}\nnext: python pretrain/run_prune.py … --objective latency --latency-model '
+        f'next: python pretrain/run_prune.py … --objective latency --latency-model '
         f'{shlex.quote(str(recipe.output))}'
     )
 

@@ -7,7 +7,6 @@ import functools
 import importlib
 import sys
 
-from ..runs.display import Display
 from ..runs.failures import NotInstalled, remedied
 from ..runs.machine import load_mxnet
 from ..runs.programs import COMMANDS
@@ -25,6 +24,8 @@ def found(name):
 
 def _run(name, argv=None):
     """Run a command and give its exit status."""
+    from ..runs.display import Display
+
     try:
         with remedied():
             with Display(f'{name}: starting', after=0.5):

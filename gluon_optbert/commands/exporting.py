@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from .. import api
-from ..deployment.description import KINDS, NAMES, ONNX, SYMBOL
+from ..deployment.description import KINDS, NAMES, ONNX
 from ..deployment.export import ONNX_DIFFERENCES, PRECISIONS, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.instances import Instance, read_instances
 from ..deployment.lineage import lineage_of
@@ -21,8 +21,8 @@ from ..runs.display import doing
 from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
+from ..runs.starting import line
 from ..tasks.task import known_head
-from .starting import line, what_to_export
 
 
 class ExportRecipe(Recipe):
@@ -141,18 +141,6 @@ def say(measured: dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
     print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 
 
-def read(recipe: ExportRecipe) -> SavedModel:
-    """The model to export; ValueError with the command that works if the directory is a run or an export."""
-    if not (recipe.model / 'model.params').is_file():
-        remedy = what_to_export(recipe.model)
-        if remedy is None and (recipe.model / SYMBOL).is_file():
-            example = line('optbert-predict', recipe.model, '--input', 'sentences.txt')
-            remedy = f'{recipe.model} is an export already; predict with it: {example}'
-        if remedy is not None:
-            raise ValueError(remedy)
-    return read_model(recipe.model)
-
-
 def write(saved: SavedModel, recipe: ExportRecipe, texts: list[Instance], labelled: list[Instance]) -> dict:
     """Write the export, and what was measured of it."""
     fields = api.FORMATS[recipe.format].fields
@@ -173,7 +161,7 @@ def export(argv=None):
     """
     example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
     recipe = parse(ExportRecipe, argv, description=export.__doc__, positional='model', example=example)
-    saved = read(recipe)
+    saved = read_model(recipe.model)
     head = known_head(saved.head)
     texts: list[Instance] = []
     if recipe.calibrate:

@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from ..architecture.embedding import POOLINGS
-from ..deployment.description import ONNX, SYMBOL
 from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
@@ -25,8 +24,8 @@ from ..runs.command_line import command, parse
 from ..runs.display import counting
 from ..runs.files import new_output, write_file
 from ..runs.recipe import Recipe, option
+from ..runs.starting import line
 from ..serving.settings import ServiceSettings
-from .starting import line, what_to_export
 
 _LARGEST_CARD = 1 << 20  # bytes
 
@@ -146,10 +145,6 @@ def predict(argv=None):
     """
     example = line('optbert-predict', 'deploy', '--input', 'sentences.txt')
     recipe = parse(PredictRecipe, argv, description=predict.__doc__, positional='deployment', example=example)
-    if not any((recipe.deployment / name).is_file() for name in (SYMBOL, ONNX)):
-        remedy = what_to_export(recipe.deployment)
-        if remedy is not None:
-            raise ValueError(remedy)
     if recipe.input is not None and not recipe.input.exists():
         raise FileNotFoundError(f'{recipe.input}: no such file')
     if recipe.input is not None and recipe.input.is_dir():
@@ -221,9 +216,6 @@ def serve(argv=None):
 
     example = line('optbert-serve', 'deploy', '--port', 8000)
     recipe = parse(ServeRecipe, argv, description=serve.__doc__, positional='deployment', example=example)
-    remedy = what_to_export(recipe.deployment)
-    if remedy is not None:
-        raise ValueError(remedy)
     listener = server.listen(recipe.host, recipe.port)
     with listener:
         predictor = Predictor(

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ..runs.command_line import command, parse
-from .starting import line
+from ..runs.starting import line
 
 
 @command
@@ -138,8 +138,10 @@ def verify(argv=None):
         values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}
         with new_output(recipe.output):
             write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
+    model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
     beside = ' or rounding' if described_rounding(rows) else ''
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
+    print(f'next: {line("optbert-export", model, "--output", "deploy", "--onnx")}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {sentence}', file=sys.stderr)
 

@@ -34,7 +34,7 @@ from ..runs.display import doing, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
-from .starting import line
+from ..runs.starting import line
 
 REPEATS = 30  # timed passes of each network, four times as many on a busy machine
 CALM = 1.25  # how many times as long as the fastest pass half of the passes take at most on a free machine

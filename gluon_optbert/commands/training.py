@@ -13,7 +13,7 @@ from ..runs.command_line import command, parse
 from ..runs.display import counting, doing
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
-from .starting import line
+from ..runs.starting import line
 
 FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are proposed where they were too few
 LONG_TRAINING, LARGE_NETWORK = 100_000, 2e7  # steps of pre-training; parameters
@@ -104,12 +104,11 @@ def import_checkpoint(argv=None):
     with doing('importing'):
         imported = run(recipe)
     print('\n'.join(describe(imported, recipe)))
-    words = ['--model', recipe.output, '--shards', 'shards', '--output']
-    if imported.model.progress.untrained:
-        words.append(f'{recipe.output}-heads')
-        print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/imported_heads")}')
-    elif imported.model.head == PRETRAINING:
-        print(f'next: {line("optbert-prune", *words, "runs/pruned", recipe="pretrain/imported_prune")}')
+    if imported.model.head == PRETRAINING:  # the shards lead on to what it needs
+        words = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'shards']
+        print(f'next: {line("optbert-make-shards", *words)}')
+    else:
+        print(f'next: {line("optbert-export", recipe.output, "--output", "deploy", "--onnx")}')
 
 
 @command
@@ -200,5 +199,6 @@ def _finetune(recipe: Any, run: Any) -> None:
     workers = Workers()
     result = run(recipe, workers=workers)
     if workers.first:
-        following = line('optbert-export', recipe.output / f'seed-{recipe.seeds[0]}', '--output', 'deploy')
+        words = [recipe.output / f'seed-{recipe.seeds[0]}', '--output', 'deploy', '--onnx']
+        following = line('optbert-export', *words)
         print(f'{summary(result)}\n{written(recipe)}\nnext: {following}')

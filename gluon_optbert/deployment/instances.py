@@ -42,7 +42,7 @@ class Instance:
         the tags of the words.
     words : tuple of str
         Of a sentence that is divided already; the text is the words with spaces between.
-    id : str, optional
+    id : str or int, optional
         What a file calls it.
     source : str
         The file and the line that it stands on, for messages.
@@ -52,9 +52,15 @@ class Instance:
     second: str | None = None
     label: str | None = None
     answers: tuple[str, ...] = ()
-    id: str | None = None
+    id: str | int | None = None
     words: tuple[str, ...] = ()
     source: str = dataclasses.field(default='', compare=False)
+
+
+def _id_of(values: Mapping[str, Any]) -> str | int | None:
+    """What a record calls itself; a number stays one."""
+    id = values.get('id')
+    return id if id is None or type(id) is int else str(id)
 
 
 def check_texts(instance: Instance, head: Head) -> None:
@@ -109,8 +115,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     values = parse_json(line, source=source)
     if head.kind == 'token_classification' and isinstance(values, Mapping) and 'text' not in values:
         sentence = sentence_of(values, source)
-        id = None if values.get('id') is None else str(values['id'])
-        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=id))
+        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=_id_of(values)))
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
     present = [
         [values[name] for name in keys if values.get(name) is not None]
@@ -126,10 +131,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
     return checked_unicode(
         Instance(
-            *texts,
-            label=None if label is None else _label_of(label, head),
-            id=None if values.get('id') is None else str(values['id']),
-            source=source,
+            *texts, label=None if label is None else _label_of(label, head), id=_id_of(values), source=source
         )
     )
 
@@ -140,7 +142,7 @@ def _label_of(label: Any, head: Head) -> str:
 
 def checked_unicode(instance: Instance) -> Instance:
     """The same instance; ValueError if a text has half of a character, which UTF-8 cannot hold."""
-    for text in (instance.first, instance.second or '', instance.id or ''):
+    for text in (instance.first, instance.second or '', str(instance.id or '')):
         try:
             text.encode('utf-8')
         except UnicodeEncodeError as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,8 @@ def read_source(
         return read_zoo(source)
     raise FileNotFoundError(
         f"{source}: no such file or directory, and no name in GluonNLP's model zoo, which begin with "
-        f'{" or ".join(ZOO)}'
+        f'{" or ".join(ZOO)}; a checkpoint of a hub is downloaded first, as by '
+        f'hf download {shlex.quote(source)} --local-dir {shlex.quote(Path(source).name)}'
     )
 
 

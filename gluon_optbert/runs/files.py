@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from .. import __version__
 from .failures import Interrupted
 from .limits import DEEPEST, MOST_BYTES, MOST_VALUES, fits_memory, within
+from .starting import what_it_is
 
 Values = TypeVar('Values', bound=pydantic.BaseModel)
 LOG = logging.getLogger(__name__)
@@ -405,8 +406,10 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
         raise FileNotFoundError(f'{directory}: no such directory')
     path = directory / MANIFEST
     if not path.is_file():
+        found = what_it_is(directory)
         raise FileNotFoundError(
-            f'{directory}: no manifest.json, so this is not a finished {form} directory{_inside(directory)}'
+            f'{directory}: no manifest.json, so this is not a finished {form} directory'
+            f'{_inside(directory) if found is None else f"; {found}"}'
         )
     manifest = read_sealed(path)
     try:
@@ -416,8 +419,10 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
     if kind != (form, version):
+        found = None if kind[0] == form else what_it_is(directory)
         raise ValueError(
             f'{path}: this is {kind[0]!r:.80} version {kind[1]!r:.80}, wanted {form!r} version {version}'
+            f'{"" if found is None else f"; {found}"}'
         )
     problems = []
     for name, (size, digest) in stated.items():

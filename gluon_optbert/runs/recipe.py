@@ -338,11 +338,12 @@ def find_recipe(name: str | Path) -> Path:
     if not is_name:
         return path
     known = packaged_recipes()
-    stem = path.stem if path.suffix == '.yaml' else path.name
+    stem = path.stem if path.suffix in ('.yaml', '.yml') else path.name
     if stem not in known:
         shown = name if str(name).isprintable() else repr(str(name))
         raise FileNotFoundError(
-            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}; '
+            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
+            f'{"".join(f"; did you mean {one}?" for one in difflib.get_close_matches(stem, known, n=1))}; '
             'several values of a flag have commas between them'
         )
     return known[stem]

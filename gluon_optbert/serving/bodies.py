@@ -52,7 +52,7 @@ class Item(BaseModel):
     def instance(self) -> Instance:
         """The texts in the order in which the network reads them."""
         texts = [value for name, value in self if name != 'id' and value is not None]
-        return Instance(*texts, id=None if self.id is None else str(self.id))
+        return Instance(*texts, id=self.id)
 
 
 class Error(BaseModel):

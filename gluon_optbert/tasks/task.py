@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -179,8 +180,10 @@ def find_task(name: str | Path) -> Task:
         return read_task(Path(name))
     task = packaged_task(str(name))
     if task is None:
+        near = difflib.get_close_matches(str(name).upper(), names(), n=1, cutoff=0.5)
         raise ValueError(
-            f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of '
+            f'{str(name)!r} is no task{f", did you mean {near[0]}?" if near else ""}; there are '
+            f'{", ".join(names())}, or give a JSON file like those of '
             'the package'
         )
     return task

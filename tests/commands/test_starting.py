@@ -11,8 +11,7 @@ from helpers.documents import RUNS, commands
 from helpers.tiny import ROOT, run
 
 from gluon_optbert import commands as functions
-from gluon_optbert.commands import starting
-from gluon_optbert.runs import command_line, programs
+from gluon_optbert.runs import command_line, programs, starting
 from gluon_optbert.runs.programs import COMMANDS
 
 PAGES = [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md'), *(ROOT / 'results').rglob('README.md')]

@@ -191,7 +191,7 @@ def test_every_file_of_glue_is_read(path):
     'values, wanted',
     [
         ({'text': 'a\nb'}, Instance('a\nb')),
-        ({'text': 'a', 'pair': 'b', 'id': 7}, Instance('a', 'b', id='7')),
+        ({'text': 'a', 'pair': 'b', 'id': 7}, Instance('a', 'b', id=7)),
         ({'question': 'a', 'context': 'b\tc', 'id': 'q', 'score': 1}, Instance('a', 'b\tc', id='q')),
         ({'sentence': 'a', 'label': 1}, Instance('a', label='1')),
         ({'text': 'a', 'pair': None, 'id': None}, Instance('a')),

@@ -46,7 +46,7 @@ def client():
             'sentences',
             {'text': 'abc', 'id': 5},
             {
-                'id': '5',
+                'id': 5,
                 'text': 'abc',
                 'label': '1',
                 'name': 'positive',
@@ -282,7 +282,7 @@ def test_forms_of_texts_are_read(clients):
     largest = {'text': 'a' * 20, 'id': 'b' * LONGEST_ID}
     answers = texts('sentences', {'instances': ['a', largest, {'text': 'b', 'pair': None, 'id': 7}]})
     assert [one['text'] for one in answers['predictions']] == ['a', largest['text'], 'b']
-    assert [one.get('id') for one in answers['predictions']] == [None, largest['id'], '7']
+    assert [one.get('id') for one in answers['predictions']] == [None, largest['id'], 7]
     question = texts('questions', {'question': 'a', 'context': 'bc'})
     assert texts('questions', {'text': 'a', 'pair': 'bc'}) == question
     pair = texts('embeddings', {'instances': ['abc', {'text': 'b', 'pair': 'c'}]}, '/embed')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ..runs.programs import named
+from .programs import named
 
 
 def line(name: str, *words: object, recipe: str | None = None, workers: int = 1) -> str:
@@ -46,15 +46,25 @@ def models_in(run: Path) -> list[Path]:
     return [*reversed(list(rounds.values())), *seeds.values(), *one]
 
 
-def what_to_export(path: Path) -> str | None:
-    """Kind of a directory that was given in place of a model directory or an export, and the command that
-    exports it; None if it is neither a model nor a run.
+def what_it_is(path: Path) -> str | None:
+    """Kind of a directory that was given in place of another kind, and the command that goes on from it; None
+    if it is of no kind that is known here.
     """
-    is_model = (path / 'model.params').is_file()
-    models = [path] if is_model else models_in(path)
-    if not models:
-        return None
-    example = line('optbert-export', models[0], '--output', 'deploy')
-    if is_model:
-        return f'{path} is a model directory; export it first: {example}'
-    return f'{path} is the directory of a run; export one of its models: {example}'
+    deploy = ('--output', 'deploy')
+    if (path / 'config.json').is_file() and (path / 'model.onnx').is_file():
+        anew = line('optbert-export', 'MODEL_DIR', *deploy, '--onnx')
+        return f'it is an export for other libraries; for the commands here, export its model: {anew}'
+    if (path / 'config.json').is_file():
+        imported = line('optbert-import', path, '--output', f'models/{path.name}')
+        return f'it is a checkpoint of Transformers; import it first: {imported}'
+    finished = (path / 'manifest.json').is_file()
+    if finished and (path / 'model-symbol.json').is_file():
+        predict = line('optbert-predict', path, '--input', 'sentences.txt')
+        return f'it is an export already; predict with it: {predict}'
+    if finished and (path / 'model.params').is_file():
+        return f'it is a model directory; export it first: {line("optbert-export", path, *deploy)}'
+    models = [] if (path / 'model.params').is_file() else models_in(path)
+    if models:
+        example = line('optbert-export', models[0], *deploy)
+        return f'it is the directory of a run; take one of its models, such as {models[0]}: {example}'
+    return None
