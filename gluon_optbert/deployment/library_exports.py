@@ -1,7 +1,7 @@
 """Directories that other libraries load: Transformers, Optimum and sentence-transformers.
 
-Transformers gets the arrays of the network, bit for bit, and for uneven widths our code beside them; the
-others get ONNX files, and need no code of this package."""
+Transformers and sentence-transformers get the arrays of the network, bit for bit, and for uneven widths our
+code beside them; Optimum and sentence-transformers get ONNX files, and Optimum needs no code of ours."""
 
 from __future__ import annotations
 
@@ -93,6 +93,29 @@ def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
     }
 
 
+def _write_network(
+    staged: Path, saved: SavedModel, kind: str, untrained: Sequence[str], output: Path
+) -> None:
+    """Write the configuration, the tokenizer, the arrays and, for uneven widths, our code; NotEqual if the
+    arrays that are read again are others.
+    """
+    arrays = {
+        there: np.ascontiguousarray(saved.parameters[here], np.float32)
+        for here, there in names_there(saved, kind).items()
+    }
+    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
+    config = transformers_config(saved.architecture, known, kind, untrained=untrained)
+    _write_description(staged, saved, config)
+    if not is_plain(saved.architecture):
+        shutil.copyfile(CODE, staged / CODE.name)
+    save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
+    written = load_file(str(staged / WEIGHTS))
+    if written.keys() != arrays.keys() or not all(
+        np.array_equal(written[name], array, equal_nan=True) for name, array in arrays.items()
+    ):
+        raise NotEqual(f'{output}: {WEIGHTS} has other arrays than the network; nothing was written')
+
+
 def export_transformers(
     saved: SavedModel,
     output: Path,
@@ -110,23 +133,8 @@ def export_transformers(
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
-    arrays = {
-        there: np.ascontiguousarray(saved.parameters[here], np.float32)
-        for here, there in names_there(saved, kind).items()
-    }
-    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
     with locked(output), new_directory(output) as staged:
-        _write_description(
-            staged, saved, transformers_config(saved.architecture, known, kind, untrained=untrained)
-        )
-        if not is_plain(saved.architecture):
-            shutil.copyfile(CODE, staged / CODE.name)
-        save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
-        written = load_file(str(staged / WEIGHTS))
-        if written.keys() != arrays.keys() or not all(
-            np.array_equal(written[name], array, equal_nan=True) for name, array in arrays.items()
-        ):
-            raise NotEqual(f'{output}: {WEIGHTS} has other arrays than the network; nothing was written')
+        _write_network(staged, saved, kind, untrained, output)
         write_card(
             staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
         )
@@ -199,7 +207,7 @@ def export_onnx(
         ``float32``; or ``int8``, for a static int8 file beside the one in float32.
     sentences : bool
         Whether the directory is one of sentence-transformers, whose embeddings are those of
-        `Predictor.encode`.
+        `Predictor.encode`, by its default call and by its ONNX backend.
     """
     check_choice('precision', precision, ONNX_FILES)
     check_choice('method', method, METHODS)
@@ -222,9 +230,11 @@ def export_onnx(
             features = Encoder(deployment_of(saved, kind)).features(calibration)
             ranges = measured_ranges(saved, computes, features, method)
             files[QUANTISED] = 'int8'
-        _write_description(staged, saved, config)
         place = staged
-        if sentences:
+        if not sentences:
+            _write_description(staged, saved, config)
+        else:
+            _write_network(staged, saved, kind, untrained, output)
             _describe_embeddings(staged, saved)
             place = staged / FOLDER
             place.mkdir()

@@ -20,8 +20,11 @@ def encoded(directory, name, place):
     """The embeddings of texts."""
     with open(place, encoding='utf-8') as file:
         texts = json.load(file)
-    model = SentenceTransformer(directory, backend='onnx', model_kwargs={'file_name': name})
-    return {'embeddings': model.encode(texts)}
+    ways = {'embeddings': {'backend': 'onnx', 'model_kwargs': {'file_name': name}}, 'by default': {}}
+    return {
+        way: SentenceTransformer(directory, trust_remote_code=True, **more).encode(texts)
+        for way, more in ways.items()
+    }
 
 
 def computed(directory, kind, name, place):
