@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import difflib
 import errno
@@ -33,7 +34,9 @@ from .recipe import (
 )
 
 _FULL = 'No space left on device'
-_USED_UP = re.compile(f'{_FULL}|Cannot allocate memory|[Ff]ailed to [Aa]llocate|bad_?alloc|[Oo]ut of memory')
+_USED_UP = re.compile(
+    f'({_FULL}|Cannot allocate memory|([Ff]ailed|[Uu]nable) to [Aa]llocate|bad_?alloc|[Oo]ut of memory).*'
+)
 _MOST_PROBLEMS = 20  # that are shown of a recipe
 
 
@@ -181,10 +184,13 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')
         except Exception as error:  # of a library's own kind, if it says that memory or disk are used up
-            said = ' '.join(f'{error}'.split()) or type(error).__name__
-            if not isinstance(error, MemoryError) and not _USED_UP.search(said):
+            said = _USED_UP.search(' '.join(f'{error}'.split()))
+            if said is None and not isinstance(error, MemoryError):
                 raise
-            return _complain(1, f'not enough {"disk" if _FULL in said else "memory"}: {said:.300}')
+            if 'mxnet.base' in sys.modules:  # which would raise the error again when the process ends
+                atexit.unregister(sys.modules['mxnet.base']._notify_shutdown)
+            reason = said[0] if said else 'what was asked for is too large'
+            return _complain(1, f'not enough {"disk" if _FULL in reason else "memory"}: {reason:.300}')
         finally:
             if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
                 signal.signal(signal.SIGTERM, stopped)

@@ -63,8 +63,8 @@ def run_out_in_a_library():
     'fail, said',
     [
         (allocate, 'error: not enough memory: Unable to allocate 9.1 TiB'),
-        (write_to_a_full_disk, 'error: not enough disk: '),
-        (run_out_in_a_library, 'error: not enough memory: Check failed: Failed to allocate CPU Memory Stack'),
+        (write_to_a_full_disk, 'error: not enough disk: No space left on device'),
+        (run_out_in_a_library, 'error: not enough memory: Failed to allocate CPU Memory Stack trace'),
     ],
 )
 def test_what_uses_up_memory_or_disk_is_one_line(capsys, fail, said):
