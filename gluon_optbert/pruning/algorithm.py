@@ -603,7 +603,9 @@ def recover(
             kept = States(states, phase.keep).load(progress.best_step, optimizer)
             of_kept = {} if kept.measured is None else kept.measured.fields
             progress = _kept(progress, progress.best_step, of_kept, kept.state_difference)
-    parameters = {**start.parameters, **read_parameters(training.model)}  # what is not built is as it was
+    parameters = read_parameters(training.model)
+    left = {name: value for name, value in start.parameters.items() if name not in parameters}
+    parameters = {**parameters, **left}  # what is not built is as it was
     if objective.states_alone:
         after = objective.evaluate(dataclasses.replace(start, parameters=parameters))
         progress = progress.updated(**({} if after is None else after.fields))
