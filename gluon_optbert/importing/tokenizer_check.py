@@ -186,7 +186,8 @@ def _other_tokens(tokens: Sequence[str], files: _Files, source: str) -> list[str
                 *problems,
                 f'{token!r:.80} has number {number} in {source}, {numbers[token]} in {TOKENIZER}',
             ]
-    absent = [token for token in files.library.get_vocab(with_added_tokens=False) if token not in set(tokens)]
+    known = set(tokens)
+    absent = [token for token in files.library.get_vocab(with_added_tokens=False) if token not in known]
     if absent:
         problems.append(f'{source} lacks {absent[0]!r:.80}, which {TOKENIZER} has')
     return problems
