@@ -81,6 +81,7 @@ def text_of(architecture: Architecture, tokens: int) -> list[Batch]:
             masked_weights=nothing,
             next_sentence_labels=nothing[:, 0],
             instance_weights=np.ones(size, np.float32),
+            rows=np.arange(size),
             masked_total=0,
             instance_total=size,
             token_total=size * length,

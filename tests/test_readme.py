@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 
 import compare_pruning
 import pytest
@@ -13,6 +14,7 @@ from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
 from points import read_points
 
+import gluon_optbert as opt
 from gluon_optbert.runs.progress import score_text
 
 README = ROOT / 'README.md'
@@ -88,7 +90,9 @@ def write_inputs(place):
     ]
     (place / 'wiki' / 'wiki_00').write_text('\n'.join(articles) + '\n', encoding='utf-8')
     (place / 'books').mkdir()
-    (place / 'books' / 'book.txt').write_text('\n\n'.join(lines * 4) + '\n', encoding='utf-8')
+    (place / 'books' / 'book.txt').write_text(
+        '\n\n'.join([textwrap.fill(' '.join(lines * 4), 50)] * 4) + '\n', encoding='utf-8'
+    )
     write_glue(place / 'glue')
     (place / 'sentences.txt').write_text('a b c\nx y z\n', encoding='utf-8')
     for folder in ('pretrain', 'finetune', 'tools'):
@@ -117,7 +121,10 @@ def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     arrays = named('Hugging Face', random_parameters(network(max_length=128)))
     write_hugging_face(tmp_path / 'downloads' / 'bert-base-uncased', arrays, max_position_embeddings=128)
-    write_shards(tmp_path / 'shards')
+    imported = opt.import_checkpoint(
+        source=tmp_path / 'downloads' / 'bert-base-uncased', output=tmp_path / 'imported'
+    )
+    write_shards(tmp_path / 'shards', tokens=imported.model.vocabulary)
     write_glue(tmp_path / 'glue')
     monkeypatch.chdir(tmp_path)
     (code,) = code_of(README, 'python')

@@ -151,7 +151,7 @@ def more_layers(directory):
         (other_names, 'the name'),
         (no_numbers, 'proj.weight has values that are NaN or infinite'),
         (wider_architecture, 'vocabulary'),
-        (more_layers, 'too small'),
+        (more_layers, 'layers, wanted at most'),
     ],
 )
 def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):

@@ -68,6 +68,7 @@ def random_batches(architecture, count=2, *, size=96, length=8, seed=0):
                 masked_weights=zeros,
                 next_sentence_labels=zeros[:, 0],
                 instance_weights=np.ones(size, dtype=np.float32),
+                rows=np.arange(size),
                 masked_total=0,
                 instance_total=size,
                 token_total=int(valid.sum()),

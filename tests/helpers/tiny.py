@@ -132,10 +132,11 @@ def seal(path, manifest):
     write_sealed(path, {name: value for name, value in manifest.items() if name != 'sha256'})
 
 
-def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True):
-    """A directory of shards with so many instances in each file."""
+def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True, tokens=None):
+    """A directory of shards with so many instances in each file; `tokens` is their vocabulary."""
     directory.mkdir(parents=True)
-    write_vocabulary(vocabulary(), directory / shards_module.VOCABULARY)
+    tokens = tokens or vocabulary()
+    write_vocabulary(tokens, directory / shards_module.VOCABULARY)
     splits = {}
     for split, counts in (('train', train), ('heldout', heldout)):
         files = [
@@ -152,7 +153,7 @@ def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True
         'max_predictions': PREDICTIONS,
         'next_sentence': pairs,
         'splits': splits,
-        'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(vocabulary())},
+        'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(tokens)},
     }
     seal(directory / shards_module.MANIFEST, manifest)
     return directory

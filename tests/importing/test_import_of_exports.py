@@ -138,7 +138,10 @@ WRONG = {
         r'intermediate.dense.weight has shape \(7, 8\), wanted \(8, 8\)',
     ),
     'an embedding of no width': ({'embedding_size': 0}, 'embedding_size must be a whole number'),
-    'an embedding that is not there': ({'embedding_size': 5}, r'missing encoder.embed_proj.weight \(8, 5\)'),
+    'an embedding that is not there': (
+        {'embedding_size': 5},
+        r'wanted \(16, 5\) for encoder.position_weight',
+    ),
     'a record of another kind': ({'gluon_optbert': 3}, 'gluon_optbert must have a head'),
     'a record of nothing': ({'gluon_optbert': {'head': {}, 'untrained': []}}, 'wanted kind, labels and task'),
 }

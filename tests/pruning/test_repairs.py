@@ -327,7 +327,7 @@ def test_repairs_read_small_parts_of_a_batch(tmp_path, batch_size, workers, size
     asked = []
     objective = SimpleNamespace(
         recipe=recipe_for(tmp_path, tmp_path, tmp_path, batch_size=batch_size),
-        workers=SimpleNamespace(size=workers),
+        workers=SimpleNamespace(size=workers, first=False),
         first_batch=0,
         batches=lambda phase: asked.append(phase.batch_size) or (SimpleNamespace(token_total=1) for _ in '1'),
     )

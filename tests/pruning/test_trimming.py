@@ -115,8 +115,8 @@ def test_the_directory_has_the_tokens_of_the_text_and_says_where_it_comes_from(p
 def test_fewer_uses_than_the_count_are_not_enough(place):
     trimmed = trimmed_in(place, count=2)
     assert 'dog' not in trimmed.model.vocabulary and 'cat' in trimmed.model.vocabulary
-    examples = {one.word: one.after for one in trimmed.splits.examples}
-    assert examples['dogs'] == ('d', '##o', '##g', '##s') and 0 < trimmed.splits.share < 0.2
+    examples = {one.word: one.after for one in trimmed.result.splits.examples}
+    assert examples['dogs'] == ('d', '##o', '##g', '##s') and 0 < trimmed.result.splits.share < 0.2
 
 
 @pytest.mark.parametrize(

@@ -329,8 +329,8 @@ def test_positional_tuple_takes_all_words():
 def kind_of(path):
     """The recipe that a packaged file fills, and what it leaves to flags."""
     folder, name = path.parts[-2:]
-    if 'prune' in name or path.stem in ('paper', 'best', 'encoder'):
-        return (PruneRecipe, 'shards') if folder == 'pretrain' else (TaskPruneRecipe,)
+    if 'prune' in name or path.stem in ('paper', 'best', 'encoder', 'sentences'):
+        return (PruneRecipe, 'shards') if folder == 'pretrain' else (TaskPruneRecipe, 'data')
     if folder == 'pretrain':
         return (PretrainRecipe, 'shards', *(['model'] if name == 'imported_heads.yaml' else []))
     return (SquadRecipe,) if name.startswith('squad') else (GlueRecipe, 'task')
