@@ -7,9 +7,12 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import psutil
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MOST_BYTES = 1 << 26  # of a file that is read whole: ten times the largest vocabulary in use
 MOST_YAML_BYTES = 1 << 19
@@ -42,6 +45,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     FileNotFoundError, ValueError
         If there is no such file, it is damaged, or it unpacks to more than `MOST_UNPACKED` bytes.
     """
+    import numpy as np  # here, so that a command's --help does not load it
+
     try:
         within(path.stat().st_size, MOST_BYTES, 'bytes', source=path.name)
         packed = io.BytesIO(path.read_bytes())
