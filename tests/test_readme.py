@@ -121,9 +121,8 @@ def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     arrays = named('Hugging Face', random_parameters(network(max_length=128)))
     write_hugging_face(tmp_path / 'downloads' / 'bert-base-uncased', arrays, max_position_embeddings=128)
-    imported = opt.import_checkpoint(
-        source=tmp_path / 'downloads' / 'bert-base-uncased', output=tmp_path / 'imported'
-    )
+    source = str(tmp_path / 'downloads' / 'bert-base-uncased')
+    imported = opt.import_checkpoint(source=source, output=tmp_path / 'imported')
     write_shards(tmp_path / 'shards', tokens=imported.model.vocabulary)
     write_glue(tmp_path / 'glue')
     monkeypatch.chdir(tmp_path)
