@@ -12,7 +12,7 @@ from gluon_optbert.deployment import verify
 def test_run_with_more_threads_than_cores_is_warned_of(tmp_path, monkeypatch, capsys, workers):
     machine = {'threads': '2', 'workers_of_host': workers, 'cores': 2}
     (tmp_path / 'origin.json').write_text(json.dumps([{'machine': machine}]))
-    monkeypatch.setattr(verify, 'verify', lambda recipe: [])
+    monkeypatch.setattr(verify, 'verify', lambda recipe: [{'round': 1}])
     monkeypatch.setattr(verify, 'table', lambda rows: '')
     assert command([str(tmp_path)]) in (0, None)
     warned = 'warning: 2 workers of a host had 2 threads each' in capsys.readouterr().err

@@ -583,7 +583,7 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
         'dropped: bert.embeddings.position_ids',
         'no MLM head',
         f'wrote {tmp_path}/model',
-        'imported_heads.yaml --model',
+        'make_shards.py --input',
     ):
         assert said in done.stdout
     assert read_model(tmp_path / 'model').recipe['source'] == str(source)
