@@ -21,7 +21,7 @@ from .architecture.heads import PRETRAINING
 from .network.saved_model import SavedModel, write_model
 from .network.saved_model import read_model as read
 from .runs.display import markdown_table
-from .runs.failures import remedied
+from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def from_transformers(model: Any, tokenizer: Any, *, as_is: bool = False) -> Mod
             said = str(error).replace(f'{place}/', 'the model: ').replace('--tokenizer as-is', 'as_is=True')
             raise type(error)(said) from error
     for note in made.notes:
-        warnings.warn(note.replace(f'{place}/', ''), stacklevel=2)
+        warnings.warn(shown(note.replace(f'{place}/', '')), stacklevel=2)
     return Model.of(made.model)
 
 

@@ -22,6 +22,7 @@ from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
 from ..runs.command_line import command, parse
 from ..runs.display import counting
+from ..runs.failures import say
 from ..runs.files import new_output, write_file
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line
@@ -275,7 +276,7 @@ def score(argv=None):
     recipe = parse(
         ScoreRecipe, argv, description=score.__doc__, example=line('optbert-score', *words), positional=''
     )
-    print('\n'.join(scores_of(recipe)[1]))
+    say(*scores_of(recipe)[1])
 
 
 def scores_of(recipe: ScoreRecipe) -> tuple[dict[str, float], list[str]]:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ..runs.command_line import command, parse
+from ..runs.failures import say, shown
 from ..runs.starting import line
 
 
@@ -27,7 +28,7 @@ def trim_vocabulary(argv=None):
     trimmed = run(recipe)
     before, after = trimmed.before, trimmed.model.architecture
     cost, left = ParameterCost().cost(before), ParameterCost().cost(after)
-    print('\n'.join(described_splits(trimmed.splits)))
+    say(*described_splits(trimmed.splits))
     print(
         f'tokens: {before.vocab_size:,} before, {after.vocab_size:,} left '
         f'({after.vocab_size / before.vocab_size:.0%})\n'
@@ -143,7 +144,7 @@ def verify(argv=None):
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
     print(f'next: {line("optbert-export", model, "--output", "deploy", "--onnx")}')
     for sentence in origin_warnings(recipe.run):
-        print(f'warning: {sentence}', file=sys.stderr)
+        print(f'warning: {shown(sentence)}', file=sys.stderr)
 
 
 def _verify_trimmed(checked: Any, tolerance: float) -> None:
@@ -151,9 +152,9 @@ def _verify_trimmed(checked: Any, tolerance: float) -> None:
     for name, difference in checked.differences.items():
         print(f'{name}: largest difference {difference:.1e} of its largest value')
     if checked.splits is not None:
-        print('\n'.join(described_splits(checked.splits)))
+        say(*described_splits(checked.splits))
     if checked.as_is:
-        print(f'text is not read as by the tokenizer of the checkpoint: {checked.as_is}')
+        say(f'text is not read as by the tokenizer of the checkpoint: {checked.as_is}')
     sequences = f'{checked.sequences} sequence{"s" * (checked.sequences > 1)}'
     print(
         f'verified: {sequences} whose tokens all stayed, within {tolerance:.0e} of the network with the '

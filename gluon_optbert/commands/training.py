@@ -11,6 +11,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..runs.command_line import command, parse
 from ..runs.display import counting, doing
+from ..runs.failures import say
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
 from ..runs.starting import line
@@ -41,7 +42,7 @@ def make_shards(argv=None):
             count(done - before)
             before = done
 
-        summary = run(recipe, progress=progress, say=lambda found: print(found, flush=True))
+        summary = run(recipe, progress=progress, say=say)
     for split, instances in summary.instances.items():
         print(
             f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '
@@ -103,7 +104,7 @@ def import_checkpoint(argv=None):
     )
     with doing('importing'):
         imported = run(recipe)
-    print('\n'.join(describe(imported, recipe)))
+    say(*describe(imported, recipe))
     if imported.model.head == PRETRAINING:  # the shards lead on to what it needs
         words = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'shards']
         print(f'next: {line("optbert-make-shards", *words)}')

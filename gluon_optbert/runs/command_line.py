@@ -9,6 +9,7 @@ import difflib
 import errno
 import functools
 import inspect
+import logging
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from .failures import Interrupted, RunFailed, shown
+from .failures import Interrupted, LogLine, RunFailed, shown
 from .recipe import (
     R,
     Recipe,
@@ -154,6 +155,8 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
+        if logging.lastResort is not None:  # shows warnings where nobody else has set up the log
+            logging.lastResort.setFormatter(LogLine())
         stopped = signal.getsignal(signal.SIGTERM)
         with contextlib.suppress(ValueError):  # of threads, none but the main one handles signals
             signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,18 @@ def shown(message: object) -> str:
         for sign in text
     )
     return text if len(text) <= LONGEST_MESSAGE else f'{text[: LONGEST_MESSAGE - 1]}…'
+
+
+def say(*lines: object) -> None:
+    """Print lines that may have words of a hostile file, each as `shown`."""
+    print('\n'.join(map(shown, lines)), flush=True)
+
+
+class LogLine(logging.Formatter):
+    """A message of the log as `shown`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return shown(record.message)
 
 
 class RunFailed(RuntimeError):

@@ -43,6 +43,27 @@ def test_words_of_a_file_neither_control_a_terminal_nor_fill_it(text):
     assert all(line.startswith('  ') for line in said.split('\n')[1:])
 
 
+def test_notes_and_warnings_are_shown_as_errors_are():
+    program = """
+import logging
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.failures import say
+
+@command
+def main(argv=None):
+    say('note: \\x1b[2J\\nnext: rm' + 'a' * 900, 'dropped: none')
+    logging.getLogger('gluon_optbert.tasks').warning('%s: damaged', '\\x1b[2J\\nerror: no' + 'a' * 900)
+
+raise SystemExit(main())
+"""
+    done = subprocess.run([sys.executable, '-c', program], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0
+    (note, other), (warning,) = done.stdout.splitlines(), done.stderr.splitlines()
+    assert note.startswith('note: \\x1b[2J\\nnext: rm') and other == 'dropped: none'
+    assert warning.startswith('\\x1b[2J\\nerror: no')
+    assert len(note) == len(warning) == LONGEST_MESSAGE
+
+
 def test_lists_of_problems_stay_lists():
     assert shown('wrong:\n  one\n  two') == 'wrong:\n  one\n  two'
 
