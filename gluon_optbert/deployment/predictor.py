@@ -506,8 +506,9 @@ _WANTED = "wanted several texts, ['a fine film', ...]: each a str, a pair (str, 
 
 def _instances(texts: Iterable[Text]) -> Iterator[Instance]:
     """Texts as instances; a lone text, or what has no texts, is a TypeError at once."""
-    if isinstance(texts, (str, bytes, Mapping, Instance)) or not isinstance(texts, Iterable):
-        raise TypeError(f'{_WANTED}; found {type(texts).__name__} {texts!r:.60}')
+    is_table = getattr(texts, 'ndim', 1) != 1  # pandas gives the names of its columns
+    if isinstance(texts, (str, bytes, Mapping, Instance)) or is_table or not isinstance(texts, Iterable):
+        raise TypeError(f'{_WANTED}; found {type(texts).__name__} {" ".join(repr(texts).split()):.60}')
     return (_instance(item, number) for number, item in enumerate(texts))
 
 

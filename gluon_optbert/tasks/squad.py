@@ -164,7 +164,7 @@ class _Asked(BaseModel):
 
 class _Paragraph(BaseModel):
     context: str
-    qas: list[dict[str, Any]]
+    qas: list[Any]
 
 
 class _Article(BaseModel):
@@ -193,7 +193,8 @@ def read_questions(path: Path) -> list[Question]:
     paragraphs = (paragraph for article in articles for paragraph in article.paragraphs)
     asked = ((paragraph.context, values) for paragraph in paragraphs for values in paragraph.qas)
     for number, (context, values) in enumerate(asked, 1):
-        name = f'{path}: question {values.get("id", f"number {number}")!s:.80}'
+        id = values.get('id') if isinstance(values, Mapping) else None
+        name = f'{path}: question {f"number {number}" if id is None else id!s:.80}'
         one = checked(_Asked, values, source=name)
         answers = tuple((answer.text, answer.answer_start) for answer in one.answers if answer.text.strip())
         answers = () if one.is_impossible else answers
@@ -277,7 +278,7 @@ def make_windows(
             moved,
             'have an answer at another place, or with other white space, than their context; it is moved',
         ),
-        (dropped, 'have an answer that does not stand in their context where it says; they are left out'),
+        (dropped, 'have no answer that stands in their context where it says; they are left out'),
     ):
         if ids:
             some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)

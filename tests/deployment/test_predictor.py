@@ -119,6 +119,8 @@ NAN = float('nan')
         (None, 'found NoneType None'),
         (NAN, 'found float nan'),
         (7, 'found int 7'),
+        (np.array('a fine film'), 'found ndarray'),
+        (np.array([['a', 'b']]), 'found ndarray'),
         (['a', None], 'text number 1 is None'),
         (['a', NAN], 'text number 1 is nan'),
         ([{'text': 'a'}], "text number 0 is {'text': 'a'}"),

@@ -102,9 +102,7 @@ def test_answer_that_does_not_stand_where_it_says_is_left_out_by_name(caplog):
         windows = windows_of(
             question('c d', ('d', 0), name='wrong'), question('c d', ('d', 2), name='right'), labelled=True
         )
-    assert (
-        windows.questions.tolist() == [1] and '1 of 2 questions have an answer that does not' in caplog.text
-    )
+    assert windows.questions.tolist() == [1] and '1 of 2 questions have no answer that stands' in caplog.text
 
 
 def googles_place(context, text, start):
@@ -357,11 +355,12 @@ BEYOND = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ANSWERED}]}}]}
         (BEYOND, 'question 1: answers.0.answer_start must be a finite number'),
         (TWICE, 'question 1 comes twice'),
         (asked_as(question=None), 'question q7: question must be a valid string'),
-        (asked_as(id=None), 'question None: id must be'),
+        (asked_as(id=None), 'question number 1: id must be'),
         (asked_as(is_impossible='false'), 'question q7: is_impossible must be a valid boolean'),
         (asked_as(answers={'text': ['c'], 'answer_start': [0]}), 'question q7: answers must be a valid list'),
         (asked_as(answers=[{'text': 'c'}]), 'question q7: answers.0.answer_start Field required'),
         (json.dumps({'data': [{'paragraphs': [{'context': 'c', 'qas': [{}]}]}]}), 'question number 1: id'),
+        (asked_as().replace('}]}]}]}', '}, "?"]}]}]}'), 'question number 2: must be'),
     ],
 )
 def test_file_that_is_not_squads_is_refused_by_name(tmp_path, text, said):
