@@ -24,11 +24,10 @@ from ..runs.command_line import command, parse
 from ..runs.display import counting
 from ..runs.failures import say
 from ..runs.files import new_output, write_file
+from ..runs.limits import MOST_CARD_BYTES
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line
 from ..serving.settings import ServiceSettings
-
-_LARGEST_CARD = 1 << 20  # bytes
 
 
 class PredictRecipe(Recipe):
@@ -228,7 +227,7 @@ def serve(argv=None):
         )
         name = recipe.deployment.absolute().name
         card = recipe.deployment / 'README.md'
-        readable = card.is_file() and card.stat().st_size <= _LARGEST_CARD
+        readable = card.is_file() and card.stat().st_size <= MOST_CARD_BYTES
         text = card.read_text(encoding='utf-8', errors='replace') if readable else ''
         checked = recipe.host_names or server.is_local(listener)
         names = tuple(map(str.lower, recipe.host_names)) if checked else None

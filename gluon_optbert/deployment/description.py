@@ -21,6 +21,7 @@ from ..architecture.parameters import PARTS, parameter_table
 from ..network.embedding import dense_arrays
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, write_manifest
+from ..runs.limits import MOST_BYTES, MOST_EXPORT_BYTES, within
 from ..runs.mxnet_arrays import check_arrays, read_arrays
 from ..tasks.squad import Reading
 from ..text.tokenizer import Vocabulary, read_vocabulary, settings_of, vocabulary_hash
@@ -42,8 +43,12 @@ TRANSFORMERS_OUTPUTS = {
     'masked_scores': 'prediction_logits',  # of every token, not of the masked ones alone
     'scores': 'logits',
 }
-# In bytes.
-_LARGEST = {'manifest.json': 1 << 20, 'architecture.json': 1 << 20, 'vocab.txt': 1 << 26, SYMBOL: 1 << 26}
+_MOST_BYTES = {
+    'manifest.json': MOST_EXPORT_BYTES,
+    'architecture.json': MOST_EXPORT_BYTES,
+    'vocab.txt': MOST_BYTES,
+    SYMBOL: MOST_BYTES,
+}
 
 
 def inputs_of(kind: str) -> list[str]:
@@ -197,10 +202,10 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
         If it is incomplete, was changed, is too large, or contradicts itself.
     """
     directory = Path(directory)
-    for name, most in _LARGEST.items():
+    for name, most in _MOST_BYTES.items():
         path = directory / name
-        if path.is_file() and path.stat().st_size > most:
-            raise ValueError(f'{path}: {path.stat().st_size} bytes, and no such file has more than {most}')
+        if path.is_file():
+            within(path.stat().st_size, most, 'bytes', source=path)
     manifest = check_manifest(directory, form=FORMAT, version=VERSION)
     missing = [name for name in ('architecture.json', 'vocab.txt', *needs) if name not in manifest['files']]
     if missing:

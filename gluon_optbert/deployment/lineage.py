@@ -10,12 +10,12 @@ from typing import Any
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json, sha256
+from ..runs.limits import MOST_BYTES
 from ..runs.machine import ORIGIN
 from ..runs.progress import HeldOut, Progress
 from ..runs.recipe import load_yaml
 from ..text.trimming import TRIM
 
-_LARGEST = 1 << 26  # bytes of a file that is read here
 _FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json
 
 
@@ -143,7 +143,7 @@ def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
 def _read(path: Path) -> Any:
     """The values of a JSON or YAML file; None if there is none that can be read."""
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > MOST_BYTES:
             return None
         content = path.read_bytes()
         read = load_yaml if path.suffix == '.yaml' else parse_json

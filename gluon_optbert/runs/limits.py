@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 26  # of a file that is read whole: ten times the largest vocabulary in use
 MOST_YAML_BYTES = 1 << 19
+MOST_EXPORT_BYTES = 1 << 20  # of the manifest or the architecture of an export
+MOST_CARD_BYTES = 1 << 20  # of a model card that is served
+MOST_MANIFEST_BYTES = 1 << 28  # of shards
+MOST_SHARD_BYTES = 1 << 31  # unpacked
+MOST_SQUAD_BYTES = 1 << 31
+LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
+LONGEST_LINE = 1_000_000  # characters of a text
+LONGEST_OBJECT = 1 << 26  # characters of a line of JSON
 MOST_UNPACKED = 1 << 28  # bytes of an npz file's arrays
 DEEPEST = 64  # values within each other in JSON
 MOST_VALUES = 4_000_000  # in JSON

@@ -18,10 +18,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, StrictBool
 
 from ..runs.files import checked, read_json
+from ..runs.limits import MOST_SQUAD_BYTES
 from .features import Features
 
 LOG = logging.getLogger(__name__)
-_LARGEST_FILE = 2**31  # bytes
 Aligner = Callable[[str], tuple[list[int], list[int], list[int]]]
 
 
@@ -187,7 +187,7 @@ def read_questions(path: Path) -> list[Question]:
         If there is no such file, it is not in the format, it has no questions, or one comes twice. The
         question is named.
     """
-    values = read_json(path, most_bytes=_LARGEST_FILE)
+    values = read_json(path, most_bytes=MOST_SQUAD_BYTES)
     articles = checked(_Articles, values, source=f"{path}: not in SQuAD's format").data
     questions: dict[str, Question] = {}
     paragraphs = (paragraph for article in articles for paragraph in article.paragraphs)

@@ -14,12 +14,9 @@ from pathlib import Path
 import sacremoses
 
 from ..runs.files import parse_json
+from ..runs.limits import LONGEST_DOCUMENT, LONGEST_LINE, LONGEST_OBJECT
 from .layouts import ARTICLE, BOOK_START, LAYOUTS, SAMPLE_LINES, SECTION, TITLE, groups_of, guess, wrapped
 from .sentences import split_sentences
-
-LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
-_LONGEST_LINE = 1_000_000  # characters
-_LONGEST_OBJECT = 2**26
 
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
 _BOOK_END = re.compile(
@@ -101,7 +98,7 @@ def _files_below(root: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
-def read_lines(path: Path, longest: int = _LONGEST_LINE) -> Iterator[str]:
+def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """The lines of a UTF-8 file without their ends, longer ones in pieces; a byte-order mark and carriage
     returns are dropped.
 
@@ -127,7 +124,7 @@ def guess_layouts(path: Path) -> tuple[list[str], str]:
     for line in itertools.islice(read_lines(path), SAMPLE_LINES):
         lines.append(line)
         size += len(line)
-        if size > 4 * _LONGEST_LINE:
+        if size > 4 * LONGEST_LINE:
             break
     try:
         return guess(lines)
@@ -210,7 +207,7 @@ def _same(line: str, title: str) -> bool:
 
 def _objects(path: Path) -> Iterator[object]:
     """JSON lines: the lines of each ``text``, joined if they were wrapped; a title is left out."""
-    for number, line in enumerate(read_lines(path, _LONGEST_OBJECT), 1):
+    for number, line in enumerate(read_lines(path, LONGEST_OBJECT), 1):
         if not line:
             continue
         place = f'{path}: line {number}'
@@ -277,7 +274,7 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
     held: list[str] = []
     size = number = 0
     for line in itertools.chain(lines, (_BORDER,)):
-        if held and (line is _BORDER or not line or size > _LONGEST_LINE):
+        if held and (line is _BORDER or not line or size > LONGEST_LINE):
             # a word or a dash that the line break cut is closed up
             joined = ''.join(part if part.endswith(('-', '—')) else part + ' ' for part in held).rstrip()
             paragraph = _ITALICS.sub(r'\1', joined)

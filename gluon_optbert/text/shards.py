@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..runs.files import MANIFEST, checked, read_sealed
+from ..runs.limits import MOST_MANIFEST_BYTES, MOST_SHARD_BYTES
 from ..runs.programs import named
 from . import tokenizer as vocabulary
 
@@ -28,9 +29,6 @@ VERSION = 1
 SPLITS = ('train', 'heldout')
 VOCABULARY = 'vocab.txt'
 REMAKE = f'make the shards again with {named("optbert-make-shards")}'
-
-_LARGEST_MANIFEST = 2**28  # bytes
-_LARGEST_SHARD = 2**31  # bytes, unpacked
 
 Count = Annotated[int, Field(ge=1, lt=2**62)]
 Sha256 = Annotated[str, Field(pattern='^[0-9a-f]{64}$')]
@@ -57,7 +55,7 @@ def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int
 
 def most_instances(row: int) -> int:
     """Largest number of instances of `row` bytes in a shard."""
-    return _LARGEST_SHARD // row
+    return MOST_SHARD_BYTES // row
 
 
 class _Entry(BaseModel):
@@ -69,7 +67,7 @@ class ShardFile(_Entry, extra='forbid'):
 
     name: str = Field(pattern=r'^(train|heldout)-[0-9]{5,9}\.npz$')
     instances: Count
-    bytes: Annotated[int, Field(ge=1, le=2 * _LARGEST_SHARD)]
+    bytes: Annotated[int, Field(ge=1, le=2 * MOST_SHARD_BYTES)]
     sha256: Sha256
 
 
@@ -231,7 +229,7 @@ class Shards:
         path = directory / MANIFEST
         if not path.is_file():
             raise FileNotFoundError(f'{path}: not there, so this is no directory of shards; {REMAKE}')
-        values = read_sealed(path, most_bytes=_LARGEST_MANIFEST)
+        values = read_sealed(path, most_bytes=MOST_MANIFEST_BYTES)
         try:
             manifest = checked(Manifest, values, source=path)
         except ValueError as error:

@@ -188,7 +188,7 @@ def test_manifests_that_say_something_else_are_refused(copied, changes):
 def test_oversized_files_are_refused_unread(copied, name):
     with open(copied / name, 'ab') as file:
         file.truncate(1 << 33)  # sparse
-    with pytest.raises(ValueError, match=f'{name}: 8589934592 bytes'):
+    with pytest.raises(ValueError, match=f'{name}: 8,589,934,592 bytes'):
         load_deployment(copied)
 
 

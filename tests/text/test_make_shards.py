@@ -379,7 +379,7 @@ def test_shards_that_could_not_be_opened_are_refused_before_any_text_is_read(roo
     row = shards.record_dtype(
         48, recipe_of(root).predictions, len(read_vocabulary(root / 'vocab.txt'))
     ).itemsize
-    monkeypatch.setattr(shards, '_LARGEST_SHARD', 51 * row - 1)
+    monkeypatch.setattr(shards, 'MOST_SHARD_BYTES', 51 * row - 1)
     Shards.open(root / 'shards')  # whose shards have at most 50 instances
     monkeypatch.setattr('gluon_optbert.text.make_shards.survey', None)
     with pytest.raises(ValueError, match=f'51: an instance takes {row} bytes, so a shard has at most 50; '):
