@@ -65,7 +65,9 @@ class Format(NamedTuple):
 
 _ONNX = Format('deployment.library_exports:export_onnx', ('precision', 'calibrate'))
 FORMATS = {
-    'mxnet': Format('deployment.export:export', ('precision', 'calibrate', 'labelled', 'onnx', 'inputs')),
+    'mxnet': Format(
+        'deployment.export:export', ('precision', 'calibrate', 'labelled', 'onnx', 'inputs', 'long')
+    ),
     'transformers': Format('deployment.library_exports:export_transformers'),
     'onnx': _ONNX,
     'sentence-transformers': _ONNX._replace(told={'sentences': True}),
@@ -210,8 +212,8 @@ def export(
     alphas : str or Path, optional
         An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
     **options
-        ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx``, ``inputs`` and
-        ``license``, as `gluon_optbert.deployment.export.export` has them. Not every format takes all.
+        ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx``, ``inputs``, ``long``
+        and ``license``, as `gluon_optbert.deployment.export.export` has them. Not every format takes all.
 
     Returns
     -------

@@ -22,6 +22,7 @@ from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line
+from ..tasks.features import LONG
 from ..tasks.task import known_head
 
 
@@ -77,6 +78,12 @@ class ExportRecipe(Recipe):
         'to last_hidden_state and so on; gluon: those of the network for MXNet',
         'transformers',
         choices=NAMES,
+    )
+    long: str = option(
+        'what is done with a text that is longer than the network or its fine-tuning reads. cut: '
+        'its end is left out; split: it is read in windows, of whose scores the mean is taken',
+        LONG[0],
+        choices=LONG,
     )
     license: str | None = option(
         'licence of the weights as model hubs name it, such as apache-2.0, for the model card', None
@@ -148,7 +155,7 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: list[Instance], labell
     if 'precision' in fields:
         options.update(precision=recipe.precision, calibration=texts, method=recipe.calibration)
     if 'onnx' in fields:
-        options.update(labelled=labelled, onnx=recipe.onnx, inputs=recipe.inputs)
+        options.update(labelled=labelled, onnx=recipe.onnx, inputs=recipe.inputs, long=recipe.long)
     return api.export(
         saved, recipe.output, format=recipe.format, alphas=recipe.alphas, head=recipe.head, **options
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -28,6 +29,7 @@ from ..runs.limits import MOST_CARD_BYTES
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line
 from ..serving.settings import ServiceSettings
+from ..tasks.features import LONG
 
 
 class PredictRecipe(Recipe):
@@ -85,14 +87,36 @@ class PredictRecipe(Recipe):
         'more than this; by default as in fine-tuning',
         None,
     )
+    text: tuple[str, ...] = option(
+        'column of the text in a table, .csv, .tsv or .jsonl; of pairs both, with a comma between. By '
+        'default as in fine-tuning, or the one with a usual name',
+        (),
+    )
+    long: str | None = option(
+        'what is done with a text that is too long. cut: its end is left out; split: it is read in windows, '
+        'of whose scores the mean is taken; by default as the export says',
+        None,
+        choices=LONG,
+    )
 
 
 def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instance]:
     """The instances of the input; those of a file are all checked before the first is given."""
+    head = predictor.head
+    if recipe.text:
+        head = dataclasses.replace(
+            head, columns=(*recipe.text, [*head.columns, 'label'][len(head.columns) - 1])
+        )
     if recipe.input is not None:
-        for _ in stream_instances(recipe.input, predictor.head, format=recipe.format):
+        for _ in stream_instances(recipe.input, head, format=recipe.format):
             pass
-    return stream_instances(recipe.input, predictor.head, format=recipe.format)
+    return stream_instances(recipe.input, head, format=recipe.format)
+
+
+def say_cut(predictor: Predictor) -> None:
+    """Say how many texts were cut, if any were."""
+    if predictor.cut_note:
+        print(predictor.cut_note, file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -155,12 +179,14 @@ def predict(argv=None):
         threads=recipe.threads,
         precision=recipe.precision,
         null_threshold=recipe.null_threshold,
+        long=recipe.long,
     )
     print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
     source = 'standard input' if recipe.input is None else recipe.input
     with readable_twice(recipe) as recipe:
         if recipe.embed is not None:
             embed(recipe, predictor, recipe.embed)
+            say_cut(predictor)
             return
         shown, read = itertools.tee(instances_of(recipe, predictor))
         predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
@@ -168,6 +194,7 @@ def predict(argv=None):
         for instance, prediction in zip(shown, predictions):
             print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
             answered = True
+        say_cut(predictor)
         if not answered:
             print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)
 

@@ -23,6 +23,7 @@ from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, write_manifest
 from ..runs.limits import MOST_BYTES, MOST_EXPORT_BYTES, within
 from ..runs.mxnet_arrays import check_arrays, read_arrays
+from ..tasks.features import LONG
 from ..tasks.squad import Reading
 from ..text.tokenizer import Vocabulary, read_vocabulary, settings_of, vocabulary_hash
 
@@ -129,6 +130,9 @@ class Deployment:
     text_length : int, optional
         Tokens that a text or a pair of texts is cut to, as in fine-tuning; none for question answering. A
         sentence of words with tags is divided instead. The positions of the network if it is not known.
+    long : str
+        What is done with a longer text, one of `LONG`: its end is cut, or it is read in windows, of whose
+        scores the mean is taken.
     measured : mapping
         What the export measured when it was written.
     untrained : tuple of str
@@ -146,6 +150,7 @@ class Deployment:
     precision: str = 'float32'
     reading: Reading | None = None
     text_length: int | None = None
+    long: str = LONG[0]
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -182,6 +187,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
         reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
         text_length=deployment.text_length,
+        **({'long': deployment.long} if deployment.long != LONG[0] else {}),
         measured=deployment.measured,
         **({'onnx': deployment.onnx} if deployment.onnx else {}),
     )
@@ -267,9 +273,24 @@ def _described(
         reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
         need(reading.max_length <= positions, 'reading', f'windows for {positions} positions')
     length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
+    long = manifest.get('long', LONG[0])
     return Deployment(
-        architecture, vocabulary, head, kind, precision, reading, length, measured, tuple(untrained), onnx
+        *(architecture, vocabulary, head, kind, precision, reading, length),
+        check_long(long, head, source=f'{source}: long'),
+        *(measured, tuple(untrained), onnx),
     )
+
+
+def check_long(long: Any, head: Head, *, source: str) -> str:
+    """What is done with long texts, one of `LONG`; ValueError if it is none, or the head has no scores of
+    texts whose mean could be taken.
+    """
+    if long not in LONG or long != LONG[0] and not (head.outputs and head.pooled):
+        raise ValueError(
+            f'{source} is {long!r:.80}, wanted one of {", ".join(LONG)}; only the scores of a classification '
+            'or regression can be the mean of those of windows'
+        )
+    return long
 
 
 def check_text_length(length: Any, head: Head, positions: int, *, source: str) -> int | None:

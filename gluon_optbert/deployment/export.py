@@ -22,6 +22,7 @@ from ..network.settings import prepare_bfloat16
 from ..runs.failures import RunFailed
 from ..runs.files import locked, new_directory
 from ..runs.machine import threads_to_predict
+from ..tasks.features import LONG
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
 from .description import (
@@ -31,6 +32,7 @@ from .description import (
     ONNX,
     QUANTISED,
     Deployment,
+    check_long,
     check_text_length,
     inputs_of,
     onnx_inputs,
@@ -253,6 +255,7 @@ def export(
     labelled: Sequence[Instance] = (),
     onnx: bool = False,
     inputs: str = NAMES[0],
+    long: str = LONG[0],
     lineage: Lineage | None = None,
     license: str = '',
 ) -> dict[str, Any]:
@@ -279,6 +282,8 @@ def export(
         Whether to write ``model.onnx`` in float32, too.
     inputs : str
         The names of the ONNX files' inputs and outputs, one of `description.NAMES`.
+    long : str
+        What is done with a text that is too long, one of `features.LONG`.
     lineage : Lineage, optional
         What is known of the network's training, for the model card; by default what `saved` says.
     license : str
@@ -311,7 +316,10 @@ def export(
     kind = kind_of(saved, head)
     if labelled and kind != 'task':
         raise ValueError(f'labelled texts go with the head of a task, and this is an export of {kind}')
-    deployment = deployment_of(saved, kind, 'bfloat16' if precision == 'bfloat16' else 'float32')
+    deployment = dataclasses.replace(
+        deployment_of(saved, kind, 'bfloat16' if precision == 'bfloat16' else 'float32'),
+        long=check_long(long, saved.head, source='long'),
+    )
     if precision == 'bfloat16':
         prepare_bfloat16()
     with locked(output), new_directory(output) as staged:
@@ -358,6 +366,7 @@ def export(
             lineage=lineage,
             license=license,
             text_length=deployment.text_length,
+            long=deployment.long,
         )
         vouch(staged, deployment)
     return measured

@@ -58,6 +58,7 @@ class CardFacts:
     mxnet_inputs: Sequence[str] = ('input_ids', 'token_types', 'valid_length')
     ids: Sequence[int] = (2, 5, 7, 3)  # four tokens for the examples, [CLS] first and [SEP] last
     text_length: int | None = None  # tokens that a text is cut to; the network's positions unless given
+    long: str = 'cut'  # what is done with a longer text
 
 
 def model_card(facts: CardFacts) -> str:

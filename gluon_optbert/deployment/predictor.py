@@ -16,12 +16,12 @@ from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
 from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
-from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
+from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, cut_note, make_reader
 from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
 from ..tasks.tagging import Tagged, TagReader, split_words
 from ..text.tokenizer import make_aligner
-from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_description
+from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, check_long, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
 from .instances import Instance, check_texts, checked_unicode
 
@@ -36,6 +36,7 @@ class Label:
     label: str
     probabilities: dict[str, float]
     name: str = ''
+    cut: bool = False  # whether the end of the text was left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Value:
     """The value of a regression."""
 
     value: float
+    cut: bool = False  # whether the end of the text was left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Labels:
     labels: tuple[str, ...]
     names: tuple[str, ...]
     probabilities: dict[str, float]
+    cut: bool = False  # whether the end of the text was left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,8 @@ def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:
     """A prediction with the text that it is of, as JSON values.
 
     A sentence is ``text``, the other one of a pair ``pair``. A question is ``question``; its context, which
-    may be long, is left out. ``id`` is what the file calls the instance, if it does.
+    may be long, is left out. ``id`` is what the file calls the instance, if it does. ``cut`` is there if the
+    end of a text was left out.
     """
     if isinstance(prediction, Answer):
         texts = {'question': instance.first}
@@ -89,7 +93,9 @@ def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:
         texts = {'text': instance.first, **({} if instance.second is None else {'pair': instance.second})}
     values = dataclasses.asdict(prediction)
     if isinstance(prediction, Label):
-        values = {name: values[name] for name in ('label', 'name', 'probabilities')}
+        values = {name: values[name] for name in ('label', 'name', 'probabilities', 'cut')}
+    if not values.get('cut', True):
+        del values['cut']
     return {**({} if instance.id is None else {'id': instance.id}), **texts, **values}
 
 
@@ -102,9 +108,9 @@ class Encoder:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         self._head, self._reading = deployment.head, deployment.reading
         self._pairs = deployment.architecture.token_types > 1
-        self._read = make_reader(
-            vocabulary, max_length=deployment.text_length or deployment.head.embedding.length(length)
-        )
+        self.max_length = deployment.text_length or deployment.head.embedding.length(length)  # of texts
+        split = deployment.long == 'split'
+        self._read = make_reader(vocabulary, max_length=self.max_length, split=split)
         self._tag = TagReader(vocabulary, max_length=deployment.text_length or length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
@@ -210,6 +216,9 @@ class Predictor:
     null_threshold : float, optional
         For question answering, instead of the export's: by how much the score of no answer must exceed that
         of the best answer.
+    long : str, optional
+        What is done with a text that is too long, instead of what the export does: ``cut``, or ``split`` into
+        windows, of whose scores the mean is taken.
 
     Attributes
     ----------
@@ -222,6 +231,8 @@ class Predictor:
     threads : int
     pairs : bool
         Whether the network can tell two texts apart: it has two token types.
+    texts, cut : int
+        Texts that were read so far, and those of them that were cut.
     problem : str, optional
         Why nothing that it computes can be trusted, once that is known.
 
@@ -248,6 +259,7 @@ class Predictor:
         threads: int | None = None,
         precision: str | None = None,
         null_threshold: float | None = None,
+        long: str | None = None,
     ):
         directory = Path(directory)
         if not (directory / 'manifest.json').is_file():
@@ -265,6 +277,9 @@ class Predictor:
                 )
             reading = dataclasses.replace(reading, null_threshold=null_threshold)
             deployment = dataclasses.replace(deployment, reading=reading)
+        if long is not None:
+            long = check_long(long, deployment.head, source=f'{directory}: long')
+            deployment = dataclasses.replace(deployment, long=long)
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)
         LOG.info('%s: %s, %s', directory, loaded, loaded.choice)
@@ -285,6 +300,7 @@ class Predictor:
         self.engine, self.choice, self.threads = engine, engine.choice, engine.choice.threads
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
+        self.texts = self.cut = 0
         self.problem: str | None = None
         self.pairs = deployment.architecture.token_types > 1
 
@@ -298,6 +314,21 @@ class Predictor:
 
     def _repr_html_(self) -> str:
         return described_html(self, self._deployment.architecture)
+
+    @property
+    def cut_note(self) -> str:
+        """How many texts were cut so far, and what would help; empty if none."""
+        if not self.cut:
+            return ''
+        remedy = '; --long split' * (self._deployment.kind == 'task')
+        return cut_note(self.cut, self.texts, self._encoder.max_length) + remedy
+
+    def _features(self, instances: Sequence[Instance]) -> Features:
+        """The features of instances, which are counted."""
+        features = self._encoder.features(instances)
+        self.texts += len(instances)
+        self.cut += int(features.cut.sum())
+        return features
 
     def outputs(
         self,
@@ -378,7 +409,7 @@ class Predictor:
             )
         _check_counts(batch_size=batch_size)
         embedding = head.embedding.changed(pooling=pooling, normalise=normalise)
-        features = self._encoder.features(list(_instances(texts)))
+        features = self._features(list(_instances(texts)))
         width = embedding.width(self._deployment.architecture.h)
         embeddings = np.zeros((len(features), width), np.float32)
         for batch, outputs in self._computed(features, batch_size):
@@ -424,10 +455,11 @@ class Predictor:
             elif self.head.kind == 'token_classification':
                 yield from self._tags(some, batch_size)
             else:
-                decide = {'regression': self._value, 'multi_label': self._labels}.get(
-                    self.head.kind, self._label
-                )
-                yield from map(decide, self._scores(self._encoder.features(some), batch_size))
+                kinds = {'regression': self._value, 'multi_label': self._labels}
+                features = self._features(some)
+                scores = features.by_text(self._scores(features, batch_size))
+                for made, cut in zip(map(kinds.get(self.head.kind, self._label), scores), features.cut):
+                    yield dataclasses.replace(made, cut=True) if cut else made
 
     def _answers(self, questions: Sequence[Question], batch_size: int) -> list[Answer]:
         windows = self._encoder.windows(questions)

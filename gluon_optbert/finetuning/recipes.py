@@ -173,7 +173,11 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
 
     def ready(name: str, examples: Examples) -> Features:
         if task.head.kind != 'token_classification':
-            return read(examples.texts, examples.labels)
+            features = read(examples.texts, examples.labels)
+            note = features.cut_note(saved.architecture.max_length)
+            if note and workers.first:
+                LOG.warning('%s: %s', name, note)
+            return features
         tags = None
         if examples.labels is not None:
             tags = [[task.head.labels.index(one) for one in own] for own in examples.labels]

@@ -95,7 +95,11 @@ class Service:
             **({'problem': problem} if problem else {}),
             **self.facts(),
             'waiting': self.batcher.waiting,
-            'computed': {'texts': self.batcher.texts, 'batches': self.batcher.batches},
+            'computed': {
+                'texts': self.batcher.texts,
+                'batches': self.batcher.batches,
+                'cut': self._predictor.cut,
+            },
         }
         return JSONResponse(values, 200 if status == 'ok' else 503)
 

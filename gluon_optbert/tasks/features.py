@@ -19,6 +19,7 @@ from ..text.tokenizer import Vocabulary, make_tokenizer
 PASS_COST = 32  # tokens whose products take as long as a pass takes to read the weights, roughly
 _STEPS = ((32, 4), (64, 8), (128, 16), (1 << 30, 32))  # up to this length, multiples of that
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
+LONG = ('cut', 'split')  # what is done with a text that is too long
 BATCHINGS = ('lengths', 'random')
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # of batches of so many tokens
 NO_TAG = -1
@@ -41,6 +42,10 @@ class Features:
         Class indices, values, the positions of the first and the last token of an answer, or zeros and ones.
     tags : np.ndarray of int, shape (tokens,), optional
         In place of labels: class indices of tokens, `NO_TAG` where a token has none.
+    wholes : np.ndarray of int, shape (instances,), optional
+        The tokens that an instance would have if it were not cut.
+    texts : np.ndarray of int, shape (instances,), increasing, optional
+        The number of the text that an instance is a window of, where long texts are split.
     """
 
     ids: np.ndarray
@@ -48,6 +53,8 @@ class Features:
     seconds: np.ndarray
     labels: np.ndarray | None = None
     tags: np.ndarray | None = None
+    wholes: np.ndarray | None = None
+    texts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -66,6 +73,29 @@ class Features:
     def _longest(self) -> int:
         return int(self.lengths.max())
 
+    @property
+    def cut(self) -> np.ndarray:
+        """Which instances were cut, shape (instances,)."""
+        return (0 if self.wholes is None or self.texts is not None else self.wholes) > self.lengths
+
+    def cut_note(self, positions: int) -> str:
+        """How many texts were cut, and what would help in a network with so many positions; empty if none."""
+        count = int(self.cut.sum())
+        if not count:
+            return ''
+        most, longest = int(self.lengths.max()), int(self.wholes.max())
+        return cut_note(count, len(self), most) + f'; --max-length {min(longest, positions)}' * (
+            most < positions
+        )
+
+    def by_text(self, scores: np.ndarray) -> np.ndarray:
+        """The mean of the scores of the windows of each text, shape (texts, …)."""
+        if self.texts is None:
+            return scores
+        return np.add.reduceat(scores, np.unique(self.texts, return_index=True)[1]) / np.bincount(
+            self.texts
+        ).reshape(-1, *[1] * (scores.ndim - 1))
+
     @classmethod
     def of(cls, instances: Iterable[tuple[Sequence[int], int]], labels: np.ndarray | None = None) -> Features:
         """Features from the ids of each instance and the position of its second segment."""
@@ -75,6 +105,11 @@ class Features:
             starts.append(len(ids))
             seconds.append(second)
         return cls(np.array(ids, np.int32), np.array(starts, np.int64), np.array(seconds, np.int64), labels)
+
+
+def cut_note(count: int, texts: int, length: int) -> str:
+    """How many texts were cut, in words."""
+    return f'{count:,} of {texts:,} texts were cut to {length} tokens'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,25 +164,47 @@ def pair(
     return tokens, a + 2
 
 
-def make_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Features]:
-    """A function from sentences or pairs, and optional labels, to `Features`."""
+def windows_of(texts: Sequence[Sequence[int]], *, max_length: int) -> list[list[Sequence[int]]]:
+    """A text or a pair of texts as it is if it fits into `max_length` tokens with the special ones; else with
+    parts of its longer text, all as long as they can be and spread evenly, beside the other one, which gets
+    half of the room at most.
+    """
+    room = max_length - len(texts) - 1
+    if sum(map(len, texts)) <= room:
+        return [list(texts)]
+    number = max(range(len(texts)), key=lambda i: len(texts[i]))
+    parts = [text[: room // 2] for text in texts]
+    size = room - sum(len(part) for i, part in enumerate(parts) if i != number)
+    last = len(texts[number]) - size
+    firsts = np.linspace(0, last, 1 - (-last // size)).astype(int)
+    return [
+        [texts[i][first : first + size] if i == number else part for i, part in enumerate(parts)]
+        for first in firsts
+    ]
+
+
+def make_reader(vocabulary: Vocabulary, *, max_length: int, split: bool = False) -> Callable[..., Features]:
+    """A function from sentences or pairs, and optional labels, to `Features`; of a text that is too long the
+    end is cut, or it is split into windows.
+    """
     tokenize = make_tokenizer(vocabulary)
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
 
     def read(texts: Iterable[Sequence[str]], labels: np.ndarray | None = None) -> Features:
-        return Features.of(
-            (
-                pair(
-                    tokenize(first),
-                    tokenize(second[0]) if second else None,
-                    cls_id=cls_id,
-                    sep_id=sep_id,
-                    max_length=max_length,
-                )
-                for first, *second in texts
-            ),
-            labels,
-        )
+        wholes, numbers = [], []
+
+        def instances() -> Iterator[tuple[list[int], int]]:
+            for number, (first, *second) in enumerate(texts):
+                pieces = [tokenize(first), *(tokenize(text) for text in second[:1])]
+                for one, *other in windows_of(pieces, max_length=max_length) if split else [pieces]:
+                    wholes.append(sum(map(len, pieces)) + len(pieces) + 1)
+                    numbers.append(number)
+                    other = other[0] if other else None
+                    yield pair(one, other, cls_id=cls_id, sep_id=sep_id, max_length=max_length)
+
+        features = Features.of(instances(), labels)
+        own = np.array(numbers, np.int64) if split else None
+        return dataclasses.replace(features, wholes=np.array(wholes, np.int64), texts=own)
 
     return read
 

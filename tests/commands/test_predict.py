@@ -13,7 +13,11 @@ from gluon_optbert.deployment.description import SYMBOL
 def deployment(tmp_path, monkeypatch):
     """A directory like an export, and a predictor that only counts."""
     predictor = types.SimpleNamespace(
-        engine='none', choice='none', head=PRETRAINING, predict=lambda texts, **_: [None for _ in texts]
+        engine='none',
+        choice='none',
+        head=PRETRAINING,
+        predict=lambda texts, **_: [None for _ in texts],
+        cut_note='',
     )
     monkeypatch.setattr(predicting, 'Predictor', lambda *_, **__: predictor)
     (tmp_path / 'deploy').mkdir()

@@ -185,6 +185,35 @@ def test_sentences_fill_the_positions_that_the_network_has():
     assert features.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
 
 
+def test_long_texts_are_counted_or_predicted_by_windows(tmp_path, capsys):
+    recipe = to_dict(GlueRecipe(model='m', output='o', data='d', task='SST-2', max_length=8))
+    saved = dataclasses.replace(tuned_model('classification'), recipe=recipe)
+    export(saved, tmp_path / 'cut')
+    export(saved, tmp_path / 'split', long='split')
+    cut, split = (Predictor(tmp_path / name) for name in ('cut', 'split'))
+    text, parts = ' '.join('abcdefghij'), [' '.join('abcdef'), ' '.join('efghij')]
+    whole = list(cut.predict([text, 'a', *parts]))
+    assert [one.cut for one in whole] == [True, False, False, False]
+    assert cut.cut_note == '1 of 4 texts were cut to 8 tokens; --long split'
+    (one, other) = split.predict([text, 'a'])
+    wanted = np.mean([np.log(list(part.probabilities.values())) for part in whole[2:]], axis=0)
+    wanted = np.exp(wanted) / np.exp(wanted).sum()  # of the mean of the scores
+    np.testing.assert_allclose(list(one.probabilities.values()), wanted, rtol=1e-4)
+    np.testing.assert_allclose(plain(other), plain(whole[1]), rtol=1e-5)
+    assert not one.cut and split.cut_note == '' and split.texts == 2
+    stated = Predictor(tmp_path / 'cut', long='split')
+    assert plain(next(stated.predict([text]))) == plain(next(split.predict([text])))
+    assert 'tokens is read in windows' in (tmp_path / 'split' / 'README.md').read_text()
+    (tmp_path / 'texts.csv').write_text(f'id,body,label\n1,{text},no\n')
+    words = ('tools/predict.py', tmp_path / 'cut', '--input', tmp_path / 'texts.csv', '--text', 'body')
+    done = call(*words)
+    line = json.loads(done.stdout)
+    assert (done.returncode, line['text'], line['cut']) == (0, text, True)
+    assert '1 of 1 texts were cut to 8 tokens; --long split' in done.stderr
+    with pytest.raises(ValueError, match="long is 'split', wanted one of cut, split; only the scores of a"):
+        export(tuned_model('question_answering'), tmp_path / 'answers', long='split')
+
+
 LONG = [' '.join('abcdefghijkl'), (' '.join('abcdefgh'), ' '.join('ijkl')), 'a']
 CUT = [' '.join('abcdef'), ('a b c', 'i j'), 'a']  # to eight tokens
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,14 @@ def test_table_that_says_too_little_is_refused(model_directory, tmp_path, conten
     with pytest.raises(ValueError, match=says):
         values = {**values_for(model_directory, tmp_path / 'own.csv', tmp_path), 'task': None, **more}
         finetune_glue(fill(GlueRecipe, values))
+
+
+def test_texts_that_are_cut_are_counted_by_set(model_directory, tmp_path, caplog):
+    recipe = own_recipe(model_directory, tables(tmp_path / 'data') / 'split', tmp_path, max_length=8)
+    prepare_glue(recipe, read_model(model_directory), workers=Workers())
+    said = {line.partition(':')[0]: line for line in caplog.messages}
+    assert said.keys() == {'train', 'dev', 'predictions.tsv'}
+    assert re.match(r'train: \d+ of 41 texts were cut to 8 tokens; --max-length 1[34]$', said['train'])
 
 
 def test_directory_without_one_training_file_is_refused(model_directory, tmp_path):

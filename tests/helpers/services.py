@@ -23,7 +23,7 @@ class FakePredictor:
     def __init__(self, head=HEADS['sentences'], *, failing=None):
         self.head, self.failing, self.batches = head, failing, []
         self.engine = types.SimpleNamespace(name='none', version='1', precision='float32')
-        self.threads, self.problem, self.pairs = 1, None, True
+        self.threads, self.problem, self.pairs, self.cut = 1, None, True, 0
         self.let_go, self.began = threading.Event(), threading.Event()
         self.let_go.set()
 

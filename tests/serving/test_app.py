@@ -121,7 +121,7 @@ def test_requests_at_the_same_time_share_forward_passes():
             time.sleep(0.01)
         predictor.let_go.set()
         answers = [future.result(SOON).json() for future in (first, *others)]
-        assert client.get('/health').json()['computed'] == {'texts': 13, 'batches': 3}
+        assert client.get('/health').json()['computed'] == {'texts': 13, 'batches': 3, 'cut': 0}
     assert [len(batch) for batch in predictor.batches] == [1, 8, 4]
     assert [one['predictions'][0]['text'] for one in answers[1:]] == ['a' * n for n in range(1, 13)]
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.tiny import vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +17,11 @@ from gluon_optbert.tasks.features import (
     evaluation_batches,
     fewest_rows,
     length_buckets,
+    make_reader,
     pair,
     steps_per_epoch,
     training_batches,
+    windows_of,
 )
 
 CLS, SEP = 2, 3
@@ -35,6 +38,35 @@ def features(count=37, *, longest=30, seed=0):
 
 def take(batches, count):
     return list(itertools.islice(batches, count))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), st.integers(7, 20))
+def test_windows_of_a_long_text_cover_it_evenly_and_fit(lengths, most):
+    texts = [list(range(100 * number, 100 * number + length)) for number, length in enumerate(lengths)]
+    windows = windows_of(texts, max_length=most)
+    room = most - len(texts) - 1
+    long = max(range(len(texts)), key=lambda i: lengths[i])
+    if sum(lengths) <= room:
+        assert windows == [texts]
+        return
+    assert all(sum(map(len, window)) == room for window in windows)
+    assert {token for window in windows for token in window[long]} == {*texts[long]}
+    others = [part for window in windows for i, part in enumerate(window) if i != long]
+    assert all(part == texts[1 - long][: room // 2] for part in others)
+    size = len(windows[0][long])
+    assert (len(windows) - 1) * size < lengths[long] <= len(windows) * size
+
+
+def test_texts_that_are_cut_are_counted_and_the_scores_of_windows_averaged():
+    texts = [(' '.join('abcdefghij'),), ('a b',), ('a b c d', 'e f g h i j')]
+    cut, split = (make_reader(vocabulary(), max_length=8, split=split)(texts) for split in (False, True))
+    assert cut.wholes.tolist() == [12, 4, 13] and cut.cut.tolist() == [True, False, True]
+    assert cut.cut_note(512) == '2 of 3 texts were cut to 8 tokens; --max-length 13'
+    assert cut.cut_note(8) == '2 of 3 texts were cut to 8 tokens'
+    assert split.texts.tolist() == [0, 0, 1, 2, 2] and not split.cut.any() and split.cut_note(512) == ''
+    scores = np.arange(10.0).reshape(5, 2)
+    assert split.by_text(scores).tolist() == [[1, 2], [4, 5], [7, 8]]
+    assert cut.by_text(scores) is scores
 
 
 def test_pair_of_texts_and_one_text_have_their_special_tokens():
