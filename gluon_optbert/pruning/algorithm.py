@@ -52,6 +52,7 @@ from ..training.loop import Reporter, steps_within, train
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.states import States
+from .doubts import doubts
 from .gate_training import TrainedGates, train_alphas
 from .methods import METHODS, Cut, relative
 from .objectives import PretrainingObjective, PruningObjective, compare_embeddings
@@ -122,6 +123,8 @@ def run_algorithm(
         cost = recipe.cost()
         if workers.first and not (recipe.output / 'rounds.json').exists():
             note_origin(recipe.output, workers=workers.size)
+            for doubt in doubts(objective):
+                LOG.warning('%s', doubt)
         reporter = Reporter(recipe.output / 'metrics.jsonl', workers)
         run = Run(objective, cost, cost.cost(objective.whole), objective.round_steps(), reporter)
         last = min(until or len(recipe.shares()), len(recipe.shares()))

@@ -27,7 +27,7 @@ from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
 from ..runs.progress import HeldOut, Measured
 from ..runs.recipe import to_dict
-from ..text.batches import Batch, check_memory, evaluation_batches, stream
+from ..text.batches import Batch, check_memory, evaluation_batches, frequency_loss, stream
 from ..text.shards import Shards
 from ..text.tokenizer import Vocabulary
 from ..training.distances import check_pairs, directions_of
@@ -215,6 +215,14 @@ class PruningObjective:
         """
         return None
 
+    def untaught(self) -> str | None:
+        """Why the network that came in is no base to judge cuts by, as far as it says; None if it is one."""
+        return None
+
+    def instances_held_out(self) -> int | None:
+        """How many held-out instances are measured on; None if none are counted."""
+        return None
+
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """The embeddings of held-out sentences, as of `embed`."""
         raise NotImplementedError
@@ -335,6 +343,22 @@ class PretrainingObjective(PruningObjective):
             batch_size=self.recipe.batch_size // self.recipe.accumulate,
             limit=self.recipe.evaluation_limit,
         )
+
+    def untaught(self) -> str | None:
+        loss = self.start.progress.mlm_loss
+        if loss is None or not self.recipe.need_heads:
+            return None
+        guessed = frequency_loss(self._shards['train'], self._shards['heldout'])
+        if loss < guessed:
+            return None
+        return (
+            f'{self.recipe.model} has a held-out MLM loss of {loss:.2f} nats, and guessing by the frequency '
+            f'of tokens {guessed:.2f}; train all of it first, with {named("optbert-pretrain")}, or learn '
+            'from its states alone: --labels none'
+        )
+
+    def instances_held_out(self) -> int:
+        return min(self._shards['heldout'].instances, self.recipe.evaluation_limit)
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         size = self.recipe.batch_size // self.recipe.accumulate

@@ -289,6 +289,9 @@ class _OnFeatures(PruningObjective):
             )
         return teacher
 
+    def instances_held_out(self) -> int:
+        return len(self.heldout)
+
     def _fixed(self, saved: SavedModel, **settings: Any) -> OptBERTModel:
         """A network that is measured."""
         return self.build(saved, trainable=False, **settings)
