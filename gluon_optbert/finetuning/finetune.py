@@ -219,7 +219,8 @@ def _finetune(
     with doing('reading the task', quiet=not workers.first):
         exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
-    directory.lay_out(workers)
+    networks = len(recipe.seeds) * len(recipe.with_rates())
+    directory.lay_out(workers, needed=networks * sum(values.nbytes for values in saved.parameters.values()))
     done = (work / RESULT).exists()
     if workers.first and not done:
         note_origin(work, workers=workers.size)

@@ -118,7 +118,7 @@ def run_algorithm(
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
         with doing('reading the network and its data', quiet=not workers.first):
-            objective = _open(kind, recipe, workers)
+            objective = _open(kind, recipe, workers, until)
         recipe, current = objective.recipe, objective.start
         cost = recipe.cost()
         if workers.first and not (recipe.output / 'rounds.json').exists():
@@ -154,7 +154,9 @@ def run_algorithm(
     return rows
 
 
-def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> PruningObjective:
+def _open(
+    kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers, until: int | None
+) -> PruningObjective:
     """Check everything before the first step, and lay the run directory out; the objective of the run."""
     recipe.check_workers(workers)
     directory, begun = RunDirectory(recipe), recipe.output / 'round-0' / MODEL
@@ -185,8 +187,17 @@ def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers)
         if inputs is not None:
             np.savez(staged / 'inputs.npz', **inputs)
 
-    directory.lay_out(workers, write)
+    directory.lay_out(workers, write, needed=room(objective, until))
     return objective
+
+
+def room(objective: PruningObjective, until: int | None = None) -> float:
+    """Bytes that the networks of a run take at least, up to the round `until`; checkpoints come on top."""
+    recipe = objective.recipe
+    whole = sum(values.nbytes for values in objective.start.parameters.values())
+    after = [whole * share for share in recipe.shares()[:until]]
+    rotated = sum([whole, *after][: len(after)]) if recipe.rotate_heads else 0
+    return whole + rotated + (2 + recipe.reconstruct) * sum(after)
 
 
 def forget(output: Path, numbers: Collection[int]) -> None:

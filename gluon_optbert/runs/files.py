@@ -77,6 +77,17 @@ def check_place(output: Path, *, remedy: str = 'give another --output') -> None:
             return
 
 
+def check_room(output: Path, needed: float) -> None:
+    """Raise OSError if the disk of `output` has fewer free bytes than it will need."""
+    place = next(parent for parent in Path(output).absolute().parents if parent.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise OSError(
+            f'{output} will need about {needed / 1e9:.2g} GB, and {place} has {free / 1e9:.2g} GB free; make '
+            'room, or give another --output'
+        )
+
+
 @contextlib.contextmanager
 def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
     """A directory to write into, which becomes `output` at the end and vanishes if there is an error.

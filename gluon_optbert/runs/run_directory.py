@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .files import Ranks, check_place, new_directory, refuse_existing, refuse_file
+from .files import Ranks, check_place, check_room, new_directory, refuse_existing, refuse_file
 from .recipe import check_same, save
 
 T = TypeVar('T')
@@ -102,7 +102,9 @@ class RunDirectory(Generic[T]):
     def _check_recipe(self, directory: Path) -> None:
         check_same(self._recipe, directory / RECIPE, but=self._may_change)
 
-    def lay_out(self, workers: Ranks, write: Callable[[Path], Any] | None = None) -> None:
+    def lay_out(
+        self, workers: Ranks, write: Callable[[Path], Any] | None = None, *, needed: float = 0
+    ) -> None:
         """Make the directory of a new run, whole or not at all; the first worker does, and the others wait.
 
         Parameters
@@ -111,7 +113,16 @@ class RunDirectory(Generic[T]):
             All of them have opened the directory when the first one writes.
         write : callable, optional
             Writes what the directory holds beside the recipe.
+        needed : float
+            Bytes that the run will write at least, as far as they are known.
+
+        Raises
+        ------
+        OSError
+            If the disk of a new run has fewer free.
         """
+        if self.state is State.NEW:
+            check_room(self.path, needed)
         workers.barrier(f'{self._name}checked')
         if workers.first and self.state is State.NEW:
             with new_directory(self.path) as staged:

@@ -21,6 +21,7 @@ from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import Round, summary
+from gluon_optbert.runs import run_directory
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.batches import stream
 from gluon_optbert.training import pretrain as pretraining
@@ -95,6 +96,18 @@ def test_every_round_follows_from_its_own_files(pruned_run, number):
     for name in ('encoded', 'pooled'):
         wanted[name] = wanted[name][..., selection.kept['h']]
     assert relative_difference(outputs_of(build(architecture, parameters), inputs), wanted) <= 1e-5
+
+
+def test_a_run_takes_the_room_that_it_was_checked_for(
+    shards_directory, model_directory, tmp_path, monkeypatch
+):
+    more = {'rotate_heads': True, 'reconstruct': True, 'split_half': False, 'checkpoint_every': 0}
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'runs' / 'one', **more)
+    asked = []
+    monkeypatch.setattr(run_directory, 'check_room', lambda output, needed: asked.append(needed))
+    prune(recipe)
+    written = sum(path.stat().st_size for path in (tmp_path / 'runs').rglob('model.params'))
+    assert 0.5 * written < asked[0] < written  # headers are not counted, nor heads that stay whole
 
 
 def test_selection_explains_itself(pruned_run):

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.tiny import contents
@@ -63,6 +64,19 @@ def test_directory_is_whole_or_absent(read, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         RunDirectory(Soup(output=tmp_path / 'soup'), read=read).lay_out(Cook(), burn)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_run_that_needs_more_than_is_free_is_refused_before_it_writes(read, tmp_path, monkeypatch):
+    monkeypatch.setattr('shutil.disk_usage', lambda place: SimpleNamespace(free=2e9))
+    directory, cook = RunDirectory(Soup(output=tmp_path / 'far' / 'soup'), read=read), Cook()
+    with pytest.raises(
+        OSError, match=f'soup.* will need about 3 GB, and {tmp_path} has 2 GB free; make room'
+    ):
+        directory.lay_out(cook, needed=3e9)
+    assert not list(tmp_path.iterdir()) and not cook.waited
+    directory.lay_out(cook, needed=1e9)
+    again = RunDirectory(Soup(output=tmp_path / 'far' / 'soup', resume=True), read=read)
+    again.lay_out(cook, needed=3e9)  # some of it is there already
 
 
 def test_run_below_a_file_cannot_go_on(read, tmp_path):
