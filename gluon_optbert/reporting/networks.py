@@ -26,6 +26,12 @@ LETTERS = 'hakvf'
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
 WEIGHTS = 'model.params'  # of a model directory
 CLEAR = 2  # standard errors of a correlation: chance stays within so many in 95 of 100 cases
+# Of the recipe of a pruning run: the method, and what has to be equal for networks to be compared.
+ALIKE = (
+    *('shards', 'data', 'labels', 'limit', 'max_length', 'evaluation_limit', 'alpha_steps', 'steps'),
+    *('recovery_steps', 'minutes', 'rounds', 'batch_size', 'batch_tokens', 'optimizer', 'learning_rate'),
+    *('teacher', 'trim', 'method'),
+)
 _MEASUREMENTS = ('before', 'after_cut', 'after_reconstruction', 'recovered')  # of a round
 _FIELDS = {'round', 'parameters', 'architecture', 'after_cut', 'recovered'}  # of a round
 
@@ -110,12 +116,15 @@ class Run:
     rounds : tuple of mapping
     task : str
         What a fine-tuned network was pruned for; empty if the run does not say, and for pre-training.
+    made : mapping
+        The method, data and steps of its recipe, `ALIKE`; empty if the run does not say.
     """
 
     path: Path
     label: str
     rounds: tuple[Mapping[str, Any], ...]
     task: str = ''
+    made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def metric(self) -> str | None:
@@ -179,7 +188,10 @@ def read_run(path: Path, label: str) -> Run:
     # measured as all others are; the network may have been on more instances
     if len(rows) > 1 and rows[1].get('before'):
         rows[0] = {**rows[0], 'recovered': rows[1]['before']}
-    run = Run(path, label, tuple(rows))
+    recipe = path / 'recipe.yaml'
+    values = load_yaml(read_small(recipe), source=str(recipe)) if recipe.is_file() else None
+    made = {name: values[name] for name in ALIKE if name in values} if isinstance(values, dict) else {}
+    run = Run(path, label, tuple(rows), made=made)
     return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))
 
 
@@ -376,15 +388,6 @@ class Score:
     right: tuple[str, ...] = ()
     made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def unequal(self, other: Score) -> list[str]:
-        """What another one was made with that this one was not, as ``limit 600 for 2000``; none if it is not
-        known of both.
-        """
-        names = [*self.made, *(name for name in other.made if name not in self.made)]
-        pairs = {name: (other.made.get(name), self.made.get(name)) for name in names}
-        unequal = [f'{name} {one} for {own}' for name, (one, own) in pairs.items() if one != own]
-        return unequal if self.made and other.made else []
-
     def difference_error(self, other: Score) -> float | None:
         """The standard error of the difference of two accuracies, in percentage points, taken instance by
         instance as means over the seeds; None if what either has right is not known, or of other instances.
@@ -419,6 +422,8 @@ class Measured:
         The checksum of the weights, where a result of fine-tuning has said it.
     base : str, optional
         The label of the network that went into its run; None of a network that no run has made.
+    made : mapping
+        With what its run made it, as in `Run`.
     """
 
     label: str
@@ -429,6 +434,7 @@ class Measured:
     latency_ms: float | None = None
     model_sha256: str | None = None
     base: str | None = None
+    made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -461,6 +467,16 @@ class Measured:
         return len(losses) < 2 and all(self.scores[name] == other.scores[name] for name in both)
 
 
+def unequal(own: Score | Measured, other: Score | Measured) -> list[str]:
+    """What another one was made with that this one was not, as ``limit 600 for 2000``; none if it is not
+    known of both.
+    """
+    names = [*own.made, *(name for name in other.made if name not in own.made)]
+    pairs = {name: (other.made.get(name), own.made.get(name)) for name in names}
+    found = [f'{name} {one} for {first}' for name, (one, first) in pairs.items() if one != first]
+    return found if own.made and other.made else []
+
+
 def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
     """Inputs and outputs of the runs; an input of several runs is there once.
 
@@ -491,7 +507,7 @@ def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
         whole = len(runs) == 1 and run.metric is not None and len(later) > 1
         for number, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
             label = f'{run.label}, round {run.rounds[number]["round"]}' if whole else run.label
-            pruned.append(dataclasses.replace(network, label=label, base=bases[place].label))
+            pruned.append(dataclasses.replace(network, label=label, base=bases[place].label, made=run.made))
     return bases + pruned
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..runs.progress import NOTE, exceeds, score_text
-from .networks import LENGTH, Measured, Score, in_millions
+from .networks import LENGTH, Measured, Score, in_millions, unequal
 from .page import Noted, element, joined, note, table
 
 ERROR_OF_DIFFERENCE = (
@@ -73,13 +73,14 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Marku
         'The runs began with several networks; each is compared with that of its own run.' if several else '',
         ERROR_OF_DIFFERENCE if certain else '',
         '' if both else HOW_TO_SCORE,
-        UNEQUAL if any(own.unequal(score) for own, score in both) else '',
+        UNEQUAL if any(unequal(own, score) for own, score in both) else '',
     ]
     return joined(
         *(
             element('p', sentence(own, network, busy=timing.busy, called=called), kind='verdict')
             for own, network in pairs
         ),
+        *(element('p', text, kind='verdict') for text in _of_other_runs(networks)),
         table(['', *(network.label for network in ordered)], verdict_rows(ordered)),
         *(note(text) for text in notes if text),
     )
@@ -135,7 +136,7 @@ def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
         means = [None if score is None else score.mean for score in scores]
         texts = [None if score is None else score.text() for score in scores]
         pairs = zip(scores, (None if place is None else scores[place] for place in bases))
-        alike = [None if score and own and own.unequal(score) else own and own.mean for score, own in pairs]
+        alike = [None if score and own and unequal(own, score) else own and own.mean for score, own in pairs]
         rows.append(row(name, texts, list(map(_percent, means, alike))))
         majorities = [score.majority for score in scores if score is not None and score.majority is not None]
         if majorities:
@@ -166,12 +167,9 @@ def sentence(base: Measured, network: Measured, *, busy: bool = False, called: s
 
 def _compared(name: str, own: Score, score: Score, called: str) -> str:
     """The points lost on a task, in words; `own` is the base's score."""
-    unequal = own.unequal(score)
-    if unequal:
-        more = f' and {len(unequal) - 3} more' if len(unequal) > 3 else ''
-        return (
-            f'its score on {name} is not compared, for it was made otherwise: {", ".join(unequal[:3])}{more}'
-        )
+    differing = unequal(own, score)
+    if differing:
+        return f'its score on {name} is not compared, for it was made otherwise: {_some(differing)}'
     base = own.mean if score.start is None else score.start
     points = score.mean - base
     error = own.difference_error(score)
@@ -180,6 +178,30 @@ def _compared(name: str, own: Score, score: Score, called: str) -> str:
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
     poor = '' if exceeds(score.mean, score.majority) else ', so it has learnt nothing of this task'
     return f'scores {lost} on {name}: {score.mean:.1f}, {called} {base:.1f}{majority}{poor}'
+
+
+def _some(differing: Sequence[str]) -> str:
+    """The first three of what differs, and how many more."""
+    more = f' and {len(differing) - 3} more' if len(differing) > 3 else ''
+    return f'{", ".join(differing[:3])}{more}'
+
+
+def _of_other_runs(networks: Sequence[Measured]) -> list[str]:
+    """Of every network whose run was not made as the first one of its kind, that the two are not compared.
+
+    The method may differ, and with it the steps by which it ranks.
+    """
+    said, firsts = [], {}
+    for network in (network for network in networks if network.made):
+        first = firsts.setdefault('shards' in network.made, network)
+        ways = {first.made.get('method'), network.made.get('method')}
+        free = ('method ', 'alpha_steps ') if len(ways) > 1 else ()
+        if differing := [one for one in unequal(first, network) if not one.startswith(free)]:
+            said.append(
+                f'{network.label} and {first.label} are not to be compared, for the runs were made '
+                f'otherwise: {_some(differing)}.'
+            )
+    return said
 
 
 def _note_on_sizes(networks: Sequence[Measured]) -> str:

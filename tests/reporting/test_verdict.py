@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from helpers.pages import Reader
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
@@ -86,6 +87,30 @@ def test_scores_that_were_not_made_alike_are_not_compared(other, words, tmp_path
     assert ('points less' in said) == ('50 %' in text) == (words is None)
     assert words is None or ('is not compared' in said and words in said and 'learnt' not in said)
     assert ('the same command' in ' '.join(text)) == (words is not None)
+
+
+@pytest.mark.parametrize(
+    'other, words',
+    [
+        ({'recovery_steps': 400}, 'recovery_steps 400 for 100.'),
+        ({'shards': 'b', 'limit': 5}, 'shards b for a, limit 5 for None.'),
+        ({'alpha_steps': 30}, 'alpha_steps 30 for None.'),
+        ({'method': 'random', 'target': 0.4, 'alpha_steps': 30, 'output': 'elsewhere'}, None),
+        (None, None),  # it does not say
+    ],
+)
+def test_runs_that_were_not_made_alike_are_said_not_to_be_compared(other, words, tmp_path):
+    made = {'recovery_steps': 100, 'shards': 'a', 'method': 'alpha', 'target': 0.6}
+    runs = []
+    for name, recipe in (('one', made), ('two', None if other is None else {**made, **other})):
+        path = write_run(tmp_path / name)
+        if recipe is not None:
+            (path / 'recipe.yaml').write_text(yaml.safe_dump(recipe))
+        runs.append(read_run(path, name))
+    said = ' '.join(Reader(verdict(networks_of_runs(runs))).text)
+    assert ('two and one are not to be compared' in said) == (words is not None)
+    assert words is None or words in said
+    assert 'are not to be compared' not in str(verdict(networks_of_runs(runs[:1])))
 
 
 def with_right(values, *right):
