@@ -240,7 +240,7 @@ def test_what_is_no_model_directory_is_said(tmp_path, damaged):
 
 
 def test_run_that_is_given_for_a_network_names_one(pruned_run):
-    with pytest.raises(FileNotFoundError, match='there are 5 inside, such as .*round-2/model'):
+    with pytest.raises(FileNotFoundError, match='directory of a run; .*round-2/model'):
         read_model(pruned_run[0])
 
 
