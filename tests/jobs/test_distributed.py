@@ -248,7 +248,8 @@ def test_lost_worker_ends_the_job_which_names_it_and_one_goes_on_to_the_same_end
     done = horovodrun(*words, timeout=120, **{PATIENCE: '10'})
     seconds = time.time() - (tmp_path / 'struck').stat().st_mtime
     assert done.returncode != 0 and seconds < 60
-    assert said in done.stderr
+    # the waiting worker says it, or the process beside the stopped one, where none has waited long enough
+    assert said in done.stderr or f'rank {rank} was stopped for' in done.stderr, done.stderr
     assert not any(living(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
     assert not (tmp_path / 'model').exists()
     pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, accumulate=2, **EXACT))
