@@ -333,6 +333,8 @@ def pruning_of(recipe: TableRecipe, base: SavedModel, maker: Maker | None = None
     own = {} if maker is None else {**unsaid, **maker.settings}
     if maker is not None and own:  # which may not go with the method of the file
         own = {'method': maker.method, 'prune': maker.prune, **own}
+        if not maker.trains_gates:
+            own['alpha_steps'] = None  # auto is about trained gates
     unread = {}
     if 'teacher' not in own:  # what the file says for the rows with a teacher, the others do not read
         unread = {name: PruneRecipe.model_fields[name].default for name in ('teacher_weights', 'temperature')}

@@ -132,3 +132,12 @@ def test_dry_run_says_what_is_left_and_writes_nothing(recipe):
     done = call('finetune/run_table.py', *flags, '--dry-run')
     assert done.returncode == 0, done.stderr
     assert 'longest piece' in done.stdout and '13 are left' in done.stdout and not recipe.output.exists()
+
+
+def test_rows_without_gates_stand_beside_gates_that_are_trained_until_they_settle(recipe, tmp_path):
+    settling = {'alpha_steps': 'auto', 'alpha_limit': 60, 'alpha_learning_rate': 0.05}
+    values = {**FILE, 'pruning': {**FILE['pruning'], **settling}}
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(values, sort_keys=False))
+    study = Study.open(recipe)
+    steps = {one.row.name: study.making(one).alpha_steps for one in study.reachable() if one.row.maker.method}
+    assert steps['optBERT-all'] == 'auto' and isinstance(steps['a random cut'], int)
