@@ -104,9 +104,8 @@ def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instan
     """The instances of the input; those of a file are all checked before the first is given."""
     head = predictor.head
     if recipe.text:
-        head = dataclasses.replace(
-            head, columns=(*recipe.text, [*head.columns, 'label'][len(head.columns) - 1])
-        )
+        label = (head.columns or ('label',))[-1]
+        head = dataclasses.replace(head, columns=(*recipe.text, label))
     if recipe.input is not None:
         for _ in stream_instances(recipe.input, head, format=recipe.format):
             pass
