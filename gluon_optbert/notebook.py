@@ -44,7 +44,10 @@ def in_python(message: str) -> str:
     """
 
     def call(found: re.Match) -> str:
-        given, words = [], shlex.split(found['words'])
+        try:
+            given, words = [], shlex.split(found['words'])
+        except ValueError:  # an apostrophe in a name
+            return found[0]
         while words:
             word = words.pop(0)
             if word.startswith('--'):

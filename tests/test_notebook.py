@@ -137,6 +137,11 @@ def test_messages_name_arguments_and_functions(said, wanted):
     assert in_python(said) == wanted
 
 
+def test_a_command_line_that_cannot_be_divided_stays_as_it_is():
+    said = "take one: python tools/export_model.py runs/john's --output deploy"
+    assert "john's" in in_python(said)
+
+
 def test_errors_of_runs_and_exports_name_arguments(model_directory, tmp_path):
     with pytest.raises(RecipeError) as raised:
         opt.prune(model=tmp_path)
