@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from .failures import Interrupted, LogLine, RunFailed, shown
+from .machine import of_launcher
 from .recipe import (
     R,
     Recipe,
@@ -169,7 +170,7 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
         except RecipeError as error:
             return _complain(2, *error.problems)
         except RunFailed as error:
-            if isinstance(error, Interrupted) and error.agreed and _rank() != '0':
+            if isinstance(error, Interrupted) and error.agreed and of_launcher('RANK', '0') != '0':
                 return _complain(1)
             return _complain(1, error)
         except (
@@ -208,13 +209,8 @@ def _hushed() -> int:
     return 128 + signal.SIGPIPE
 
 
-def _rank() -> str:
-    """This worker's number as the launcher has it: horovodrun with Gloo, or MPI."""
-    return os.environ.get('HOROVOD_RANK') or os.environ.get('OMPI_COMM_WORLD_RANK', '0')
-
-
 def _complain(status: int, *problems: object) -> int:
-    rank = _rank()
+    rank = of_launcher('RANK', '0')
     if rank != '0':
         signal.signal(signal.SIGTERM, lambda *_: os._exit(status))  # or the shell says 'Terminated'
         time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others

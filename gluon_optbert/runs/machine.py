@@ -124,9 +124,14 @@ LOAD = Path('/proc/loadavg')
 LOG = logging.getLogger(__name__)
 
 
+def of_launcher(word: str, default: str) -> str:
+    """RANK, SIZE or LOCAL_SIZE of this worker as its launcher has it: horovodrun with Gloo, or Open MPI."""
+    return os.environ.get(f'HOROVOD_{word}') or os.environ.get(f'OMPI_COMM_WORLD_{word}', default)
+
+
 def workers_of_host() -> int:
     """Workers of this job on this host: as Horovod or Open MPI say, else 1."""
-    text = os.environ.get('HOROVOD_LOCAL_SIZE') or os.environ.get('OMPI_COMM_WORLD_LOCAL_SIZE', '1')
+    text = of_launcher('LOCAL_SIZE', '1')
     return max(1, int(text)) if text.isdigit() else 1
 
 

@@ -19,6 +19,7 @@ import mxnet as mx
 import numpy as np
 
 from ..runs.failures import Interrupted, RunFailed
+from ..runs.machine import of_launcher
 
 COMPRESSIONS = ('none', 'fp16')
 PATIENCE = 'GLUON_OPTBERT_PATIENCE'  # the environment variable that replaces this:
@@ -122,11 +123,6 @@ def _guard(rank: int, size: int) -> Guard:
     return guard
 
 
-def _of_launcher(word: str) -> int:
-    """This worker's RANK or the SIZE of the job, as the launcher has it: horovodrun with Gloo, or MPI."""
-    return int(os.environ.get(f'HOROVOD_{word}') or os.environ[f'OMPI_COMM_WORLD_{word}'])
-
-
 class Workers:
     """This process among the workers of a job; a job of one needs no Horovod.
 
@@ -145,7 +141,7 @@ class Workers:
 
             # Gloo reads it here, and ends an operation in which another worker has not answered for so long.
             os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience()) + FAREWELL))
-            rank, size = (_of_launcher(word) for word in ('RANK', 'SIZE'))
+            rank, size = (int(of_launcher(word, '')) for word in ('RANK', 'SIZE'))
             start_herald(rank)
             with _guard(rank, size).waiting('start'):
                 hvd.init()
