@@ -5,11 +5,10 @@ gigabytes. Readers count before they build what they count.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +38,14 @@ def within(found: float, most: int, what: str, *, source: object) -> None:
         raise ValueError(f'{source}: {found:,} {what}, wanted at most {most:,}')
 
 
+def memory_of_machine() -> int:
+    """Its bytes, without a file that is read for it."""
+    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+
+
 def fits_memory(path: Path) -> None:
     """Refuse a file that is larger than the memory of this machine: ValueError."""
-    memory = psutil.virtual_memory().total
-    within(path.stat().st_size, memory, 'bytes, more than this machine has memory', source=path)
+    within(path.stat().st_size, memory_of_machine(), 'bytes, more than this machine has memory', source=path)
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -6,13 +6,13 @@ instance comes once an epoch for any number of ranks."""
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from ..runs.limits import memory_of_machine
 from .shards import Shards
 
 Fields = dict[str, np.ndarray]
@@ -138,7 +138,7 @@ def check_memory(shards: Shards, batch_size: int) -> None:
     ValueError
     """
     needed = 2 * shards.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
-    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    memory = memory_of_machine()
     if needed > memory:
         raise ValueError(
             f'a global batch of {batch_size:,} instances takes at least {needed / 1e9:,.0f} GB and this '
