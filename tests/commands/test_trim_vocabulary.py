@@ -89,7 +89,7 @@ def test_every_command_takes_a_trimmed_network(place):
     assert trim(place, '--count', 2).returncode == 0
     model, short = place / 'trimmed', ('--batch-size', 4, '--evaluation-limit', 4)
     vocab, shards = model / 'vocab.txt', place / 'shards'
-    sizes = ('--max-seq-length', 16, '--held-out', 0.5)
+    sizes = ('--max-seq-length', 16, '--held-out', 0.5, '--layout', 'sentences', '--next-sentence', 'false')
     succeed(
         'pretrain/make_shards.py', '--input', place / 'text.txt', '--vocab', vocab, '--output', shards, *sizes
     )
