@@ -168,7 +168,7 @@ def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str
             elif here in renamed and not np.array_equal(renamed[here], array):
                 problems.append(f'{name} and another name of {here} hold different numbers')
         renamed[here] = array
-    return renamed, dropped, problems
+    return renamed, dropped, sorted(problems)  # a file of safetensors is in no order
 
 
 def _completed(
