@@ -131,7 +131,7 @@ def train(output: Path, recipe: QuickstartRecipe) -> None:
     write_vocabulary(vocabulary, output / 'vocab.txt')
     print(f'corpus: {len(topics)} documents from pydoc_data.topics; vocabulary: {len(vocabulary)} tokens')
     words = ['--input', output / 'text', '--vocab', output / 'vocab.txt', '--output', output / 'shards']
-    words += ['--max-seq-length', LENGTH, '--dupe-factor', 10, '--held-out', 0.1]
+    words += ['--layout', 'book', '--max-seq-length', LENGTH, '--dupe-factor', 10, '--held-out', 0.1]
     step('shards', sys.executable, 'pretrain/make_shards.py', *words)
     words = ['pretrain/recipes/quickstart.yaml', '--shards', output / 'shards', '--output', output / 'model']
     words += ['--steps', 20] if recipe.short else []

@@ -72,8 +72,10 @@ def guess(lines: Sequence[str]) -> tuple[list[str], str]:
     guesses = ['sentences', 'paragraphs'] if a_line < sum(_BETWEEN) / 2 else ['paragraphs', 'sentences']
     if len(groups) > 1 and sum(len(group) > 1 for group in groups) * 5 < len(groups):
         guesses[1] = 'book'  # blank lines between nearly all lines
-    elif len(groups) == 1 < len(text) and a_line <= _BETWEEN[0] and ended <= 0.5:
-        guesses[1] = 'book'  # lines that end anywhere
+    elif (
+        len(text) > 1 and a_line <= _BETWEEN[0] and ended <= 0.5 and (len(groups) == 1 or ended or a_line > 1)
+    ):
+        guesses[1] = 'book'  # lines that end anywhere, where sentences have end marks
     elif not _BETWEEN[0] < a_line < _BETWEEN[1]:
         del guesses[1]
     return guesses, seen

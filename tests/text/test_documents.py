@@ -130,6 +130,7 @@ def test_objects_are_documents_whose_title_is_no_text(tmp_path):
         ('One. Two.\n\nThree. Four.', 'may be paragraphs .* or book'),
         ('One.\n\nTwo.', 'may be sentences .* or book'),
         ('one\nand two\nand three', 'may be sentences .* or book'),
+        ('Head\n\nNothing is done. A\nPlace is held\n\n  code', 'may be sentences .* or book'),
         ('the lamp turns all night\nships see it from afar\nit is old', 'may be sentences .* or book'),
         ('One.\nTwo.\nThree. Four.', 'may be sentences .* or paragraphs'),
     ],
