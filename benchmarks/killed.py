@@ -61,7 +61,7 @@ TRAINING = (
 COMMANDS: dict[str, Command] = {
     'shards': Command(
         'pretrain/make_shards.py --input {made}/text --vocab {made}/vocab.txt --output out '
-        '--max-seq-length 32 --dupe-factor 2 --held-out 0.2 --instances-per-shard 64 '
+        '--layout book --max-seq-length 32 --dupe-factor 2 --held-out 0.2 --instances-per-shard 64 '
         '--chunk-characters 20000 --workers {workers}',
         'shards',
         resumes=False,
