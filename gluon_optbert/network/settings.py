@@ -9,11 +9,12 @@ import mxnet as mx
 from mxnet.gluon import nn
 
 from ..architecture.heads import PRETRAINING, Head
-from ..runs.machine import cpu_flags
+from ..runs.machine import bfloat16_is_native, cpu_flags
 from ..runs.mxnet_arrays import BFLOAT16
 from .gates import Gate, Tensor
 
 TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')
+AUTO = 'auto'  # what `fast_precision` says
 KEPT_SHAPES = 'MXNET_MKLDNN_CACHE_NUM'  # MXNet reads it at its first product
 _CASTS = {'bfloat16': BFLOAT16, 'float16': 'float16'}
 
@@ -73,10 +74,15 @@ def prepare_bfloat16() -> None:
     flags = cpu_flags()
     if flags and 'avx512bw' not in flags:
         raise ValueError(
-            'bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another '
-            'precision'
+            'bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; give --precision '
+            'float32'
         )
     os.environ.setdefault(KEPT_SHAPES, '64')
+
+
+def fast_precision() -> str:
+    """bfloat16 where this processor multiplies it natively and no GPU is used, else float32."""
+    return 'bfloat16' if bfloat16_is_native() and not mx.context.num_gpus() else 'float32'
 
 
 def check_precision(precision: str, ctx: mx.Context) -> None:

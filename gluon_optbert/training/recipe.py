@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mxnet import gluon
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from ..architecture.architecture import Architecture
 from ..architecture.parameters import NEXT_SENTENCE, PARTS, parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.saved_model import SavedModel
-from ..network.settings import TRAINING_PRECISIONS, NetworkSettings, check_precision
+from ..network.settings import AUTO, TRAINING_PRECISIONS, NetworkSettings, check_precision, fast_precision
 from ..runs.programs import named
 from ..runs.recipe import Recipe, Seed, ShareOrZero, option
 from ..text.shards import Shards
@@ -44,9 +44,10 @@ class WeightRecipe(Recipe):
     warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.01)
     precision: str = option(
         "precision of the encoder's matrix products; everything else stays float32. bfloat16 needs a "
-        'processor with AVX-512; float16 is for GPUs and uses dynamic loss scaling',
+        'processor with AVX-512; float16 is for GPUs and uses dynamic loss scaling; auto is bfloat16 where '
+        'the processor has instructions for it, else float32',
         'float32',
-        choices=TRAINING_PRECISIONS,
+        choices=(AUTO, *TRAINING_PRECISIONS),
     )
     compression: str = option(
         'compression of the gradients between workers; fp16 rounds them and halves their bytes',
@@ -61,6 +62,11 @@ class WeightRecipe(Recipe):
     checkpoint_every: NonNegativeInt = option('steps between checkpoints; 0 for none', 500)
     keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 2)
     resume: bool = option('continue an unfinished run from its newest checkpoint', False)
+
+    @field_validator('precision')
+    @classmethod
+    def _of_this_machine(cls, value: str) -> str:
+        return fast_precision() if value == AUTO else value
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""

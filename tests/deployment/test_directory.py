@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.examples import examples
+from helpers.processor import needs_bfloat16
 from helpers.tiny import network, saved_model
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
 
 
-@pytest.fixture(scope='module', params=['float32', 'bfloat16'])
+@pytest.fixture(scope='module', params=['float32', pytest.param('bfloat16', marks=needs_bfloat16)])
 def good(request, tmp_path_factory):
     """A deployment directory in each precision."""
     place = tmp_path_factory.mktemp('deployment') / 'good'

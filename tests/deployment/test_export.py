@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.commands import call
+from helpers.processor import HAS_BFLOAT16, needs_bfloat16
 from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
 
 import gluon_optbert
@@ -75,7 +76,7 @@ def plain(tmp_path_factory):
     for name, architecture in ENCODERS.items():
         cases[name, 'float32'] = base / name, saved_model(architecture), 'pretraining'
     for name in ('classification', 'question_answering'):
-        for precision in ('float32', 'int8', 'bfloat16'):
+        for precision in ('float32', 'int8', *(['bfloat16'] if HAS_BFLOAT16 else [])):
             cases[name, precision] = base / f'{name}-{precision}', tuned(HEADS[name]), 'task'
     for (_, precision), (place, saved, kind) in cases.items():
         texts = TEXTS if precision == 'int8' else []
@@ -273,6 +274,7 @@ def test_int8_says_how_often_it_agrees_with_float32(tmp_path, monkeypatch, kind,
     assert ({measured.get('score'), measured.get('float32_score')} <= {0.0, 1.0}) == bool(labelled)
 
 
+@needs_bfloat16
 def test_the_command_says_what_a_precision_costs(tmp_path):
     write_model(tmp_path / 'model', tuned(HEADS['classification']))
     (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')

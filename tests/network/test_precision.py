@@ -5,6 +5,7 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.processor import needs_bfloat16
 from helpers.tiny import network, random_inputs, random_parameters
 from mxnet import autograd
 
@@ -12,6 +13,7 @@ from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.network.settings import KEPT_SHAPES, check_precision, prepare_bfloat16
 from gluon_optbert.runs.machine import bfloat16_is_native
+from gluon_optbert.training.recipe import WeightRecipe
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
 NETWORKS = {
@@ -55,6 +57,7 @@ def loss_and_gradients(architecture, precision, *, gated=False):
     return total.asscalar(), {name: parameter.grad().asnumpy() for name, parameter in trained.items()}
 
 
+@needs_bfloat16
 @pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
 @pytest.mark.parametrize('architecture', NETWORKS.values(), ids=NETWORKS)
 def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, gated):
@@ -92,6 +95,21 @@ def test_bfloat16_bounds_the_shapes_that_mxnet_keeps_unless_told_otherwise(monke
     assert os.environ.get(KEPT_SHAPES) == own
     check_precision('bfloat16', mx.cpu())
     assert os.environ[KEPT_SHAPES] == kept
+
+
+@pytest.mark.parametrize(
+    'flags, wanted',
+    [
+        ('avx2', 'float32'),
+        ('avx512bw', 'float32'),  # emulated, and slower
+        ('avx512bw avx512_bf16', 'bfloat16'),
+        ('avx512bw amx_bf16', 'bfloat16'),
+    ],
+)
+def test_a_recipe_takes_the_precision_that_is_fast_here_and_says_which(monkeypatch, tmp_path, flags, wanted):
+    monkeypatch.setattr('gluon_optbert.runs.machine.cpu_flags', lambda: f'flags : {flags}\n')
+    recipe = WeightRecipe(output=tmp_path, precision='auto')
+    assert recipe.precision == wanted
 
 
 def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them():

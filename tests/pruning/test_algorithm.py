@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import yaml
+from helpers.processor import needs_bfloat16
 from helpers.pruned import MODEL, alphas_of, recipe_for, records, results, selection_of, with_more_tokens
 from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_difference, write_saved_model
 
@@ -202,6 +203,7 @@ def test_any_architecture_is_pruned(shards_directory, tmp_path, architecture):
     assert left.e == architecture.e
 
 
+@needs_bfloat16
 def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
     pruned_run, shards_directory, model_directory, tmp_path
 ):

@@ -12,6 +12,7 @@ import warnings
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.processor import needs_bfloat16
 from helpers.tiny import contents
 from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
 
@@ -27,7 +28,9 @@ from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiv
 from gluon_optbert.training.states import States
 
 
-@pytest.mark.parametrize('precision', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'precision', ['float32', pytest.param('bfloat16', marks=[pytest.mark.slow, needs_bfloat16])]
+)
 def test_training_learns(shards, tmp_path, precision):
     """By heart: 64 instances are too few for more."""
     run = Run(shards, tmp_path, dropout=0.0, precision=precision)
@@ -80,6 +83,7 @@ def test_two_passes_equal_one(shards, tmp_path):
             np.testing.assert_allclose(value, ends[0][0][name], rtol=1e-5, atol=1e-6)
 
 
+@needs_bfloat16
 def test_two_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_path):
     """Apart from its own rounding, which is 2^-8: a lost pass would leave half of a gradient."""
     gradients = []
@@ -120,7 +124,10 @@ QUICK |= {('float32', True, 'bertadam'), ('bfloat16', False, 'bertadam')}
     [
         pytest.param(
             *case,
-            marks=[] if case in QUICK else pytest.mark.slow,
+            marks=[
+                *([] if case in QUICK else [pytest.mark.slow]),
+                *([needs_bfloat16] if case[0] == 'bfloat16' else []),
+            ],
             id=f'{case[0]}-{"gates" if case[1] else "weights"}-{case[2]}',
         )
         for case in itertools.product(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.pretrained import recipe_for, records, values_for
+from helpers.processor import needs_bfloat16
 from helpers.tiny import (
     ROOT,
     contents,
@@ -73,6 +74,7 @@ def test_metrics_hold_the_logged_steps_and_evaluations(finished):
     assert all(record['phase'] == 'pretraining' for record in lines)
 
 
+@needs_bfloat16
 def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(
     finished, shards_directory, tmp_path
 ):
