@@ -106,7 +106,7 @@ def test_what_has_ended_is_collected_and_compared(shards_directory, model_direct
     for words in (['collect', f'WORK={work}'], ['table']):
         make(place, f'PYTHON={sys.executable}', f'ROOT={ROOT}', *words)
     text = (place / 'comparison' / 'table.md').read_text()
-    assert text.count('| 81.2 |') == 2 and "| the paper's method |" in text and '| not pruned |' in text
+    assert text.count('| 81.2 |') == 2 and '| 30 steps of gates |' in text and '| not pruned |' in text
     assert not (place / 'rates').exists()
 
 
