@@ -4,7 +4,6 @@ import json
 import shlex
 import textwrap
 
-import compare_pruning
 import pytest
 from helpers.checkpoints import HEADS, named, write_hugging_face
 from helpers.commands import call
@@ -12,23 +11,18 @@ from helpers.documents import blocks, check_command, code_of, commands, is_targe
 from helpers.finetuned import write_glue
 from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
+from plot_tasks import score_of
 from points import read_points
 
 import gluon_optbert as opt
-from gluon_optbert.runs.progress import score_text
 
 README = ROOT / 'README.md'
-PRUNING = ROOT / 'results' / 'pruning'
-ROWS = {  # of its table: the names of the runs, or of the network
-    'not pruned': 'base',
-    'not pruned, trained on for as long': 'control-1.8e-4',
-    "the paper's method": 'paper-*',
-    'everything': 'all-*',
-    'a random cut': 'random-*',
+TASKS = {
+    'sst2': 'SST-2, accuracy',
+    'mrpc': 'MRPC, accuracy',
+    'mnli': 'MNLI, accuracy',
+    'squad': 'SQuAD 1.1, F1',
 }
-CONTROL = 'control-1.8e-4'
-SHAPE = '8x128'  # sequences and tokens of what is timed
-COLUMNS = {'MLM loss, nats': 2, 'SST-2 accuracy, %': 1}  # and the digits
 
 
 @pytest.mark.parametrize('line', commands(README))
@@ -40,31 +34,28 @@ def test_there_are_commands_to_test():
     assert len(commands(README)) >= 5
 
 
-def rows(name):
-    """Rows of the table, the largest network first, from the files of results: means and deviations."""
-    study = read_points(PRUNING / 'points.json')
-    times = {
-        timed['name'].split(',')[0]: timed['shapes'][SHAPE]['median_ms']
-        for timed in json.loads((PRUNING / 'speed.json').read_text())['networks']
-        if timed['engine'] == 'onnxruntime'
-    }
-    networks = compare_pruning.controls_of([(one, study['networks'][one]) for one in ('base', CONTROL)])
-    for run in sorted(study['runs']):
-        networks += compare_pruning.networks_of(run.partition('-')[0] + '-*', run, study['runs'][run])
-    networks = compare_pruning.with_scores(networks, study['scores'].values())
-    for rung in compare_pruning.rungs_of([one for one in networks if one.way == ROWS[name]]):
-        size = sum(one.parameters for one in rung.networks) / len(rung.networks)
-        share, _ = rung.spread('FLOPs, %')
-        speed = times['base'] / times[rung.networks[0].run or 'base']  # of seed 1
-        cells = [score_text(*rung.spread(column), digits=digits) for column, digits in COLUMNS.items()]
-        yield f'| {name} | {size / 1e6:.1f} M | {share / 100:.2f} | {speed:.1f} | {" | ".join(cells)} |'
+def pruned(task):
+    """A network of a task and its cuts to a half, a third and a quarter, from the files of results."""
+    runs = read_points(ROOT / 'results' / 'tasks' / task / 'points.json')['runs']
+    cuts = [runs[f'{task}-fisher-repaired-{number}']['rounds'] for number in (2, 3, 4)]
+    return [cuts[0][0], *(rounds[1] for rounds in cuts)]
 
 
-@pytest.mark.parametrize('name', ROWS)
-def test_the_table_says_what_the_results_say(name):
-    lines = text_of(README).splitlines()
-    written = [line for line in lines if line.startswith(f'| {name} |')]
-    assert written == list(rows(name))
+def speed_of(network):
+    """How many times as fast it is as the network before pruning."""
+    own, first = network['times']['onnxruntime']['float32']['8x128']
+    return first / own
+
+
+def test_the_table_says_what_the_results_say():
+    lines = [line for line in text_of(README).splitlines() if line.startswith('| ')]
+    for task, name in TASKS.items():
+        (cells,) = [line.split(' | ')[1:] for line in lines if line.startswith(f'| {name} (')]
+        assert [cell.strip(' |') for cell in cells] == [f'{score_of(one):.1f}' for one in pruned(task)]
+    (cells,) = [line.split(' | ')[1:] for line in lines if line.startswith('| times as fast |')]
+    columns = list(zip(*(map(speed_of, pruned(task)) for task in TASKS)))
+    spans = [f'{min(speeds):.1f} to {max(speeds):.1f}' for speeds in columns]
+    assert [cell.strip(' |') for cell in cells] == ['1.0', *spans[1:]]
 
 
 def test_it_is_short():
