@@ -1,5 +1,8 @@
-"""The runs behind the results can be made again: what makes them names commands and flags that exist."""
+"""The runs behind the results can be made again: what makes them names commands and flags that exist, and
+commits that are in the history. Nothing lies there that no page names.
+"""
 
+import fnmatch
 import json
 import re
 import shlex
@@ -8,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.documents import RUNS, check_command, commands
+from helpers.documents import RUNS, check_command, commands, text_of
 from helpers.pruned import recipe_for
 from helpers.tiny import ROOT
 from points import read_points
@@ -114,3 +117,26 @@ def test_links_of_the_results_lead_to_files():
     for path in (ROOT / 'results').rglob('*.md'):
         for target in re.findall(r'\]\(([^)#\s]+)[^)]*\)', path.read_text(encoding='utf-8')):
             assert (path.parent / target).exists(), f'{path}: {target}'
+
+
+@pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git checkout, which has the commits')
+def test_commits_of_the_results_are_in_the_history():
+    def git(*words):
+        return subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    if git('rev-parse', '--is-shallow-repository') != 'false\n':
+        pytest.skip('a shallow clone has no history')
+    known = set(git('rev-list', 'HEAD').split())
+    for path in (ROOT / 'results').rglob('*.json'):
+        named = re.findall(r'"([0-9a-f]{40})\+?"', path.read_text(encoding='utf-8'))
+        assert set(named) <= known, path
+
+
+def test_every_file_of_the_results_is_named_by_a_page():
+    results = ROOT / 'results'
+    for path in results.rglob('*'):
+        if path.is_file() and path.name not in ('README.md', 'Makefile'):
+            above = [place for place in path.parents if results in (place, *place.parents)]
+            pages = [page for place in above if (page := place / 'README.md').exists()]
+            words = {word for page in pages for word in re.findall(r'[\w.*-]+', text_of(page))}
+            assert any(fnmatch.fnmatch(path.name, word) for word in words), path
