@@ -21,7 +21,7 @@ from .tagging import is_tagged, read_sentences
 from .task import Task, find_task, names
 
 LOG = logging.getLogger(__name__)
-_PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
+PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
 _BETWEEN = re.compile('[,;|]')  # labels of a cell
 _MOST_LABELS = 20  # of a classification, unless every second row has another of the same
 
@@ -146,7 +146,7 @@ def own_task(
     if data.is_dir():
         files = {
             part: [path for path in sorted(data.iterdir()) if path.stem.lower() in names and _is_table(path)]
-            for part, names in _PARTS.items()
+            for part, names in PARTS.items()
         }
         wrong = [part for part, paths in files.items() if len(paths) > 1 or part == 'train' and not paths]
         if wrong:

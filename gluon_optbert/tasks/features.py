@@ -88,6 +88,12 @@ class Features:
             most < positions
         )
 
+    def some(self, rows: np.ndarray) -> Features:
+        """Some of the instances, without labels."""
+        ids = [self.ids[self.starts[row] : self.starts[row + 1]] for row in rows]
+        wholes = None if self.wholes is None else self.wholes[rows]
+        return dataclasses.replace(Features.of(zip(ids, self.seconds[rows])), wholes=wholes)
+
     def by_text(self, scores: np.ndarray) -> np.ndarray:
         """The mean of the scores of the windows of each text, shape (texts, …)."""
         if self.texts is None:
