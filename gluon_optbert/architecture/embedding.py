@@ -10,6 +10,7 @@ POOLINGS = ('mean', 'cls', 'max', 'mean_sqrt_len')
 ACTIVATIONS = ('identity', 'tanh', 'relu', 'sigmoid')
 SIMILARITIES = ('cosine', 'dot', 'euclidean', 'manhattan')
 MOST_DENSE, MOST_UNITS = 8, 1 << 16  # layers behind a pooling, and units of each: more than any encoder has
+LONGEST_NAME = 200  # characters of the name of a network
 SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
 
 
@@ -34,6 +35,9 @@ class Embedding:
         By which embeddings are compared, one of `SIMILARITIES`.
     prompts : tuple of (str, str)
         Names and texts of what may be put before a text; nothing is put there by itself.
+    index : str
+        The name of the network whose embeddings these come near, number by number, for a query encoder: it
+        searches an index that was made with that network. Empty for all others.
 
     Raises
     ------
@@ -47,6 +51,7 @@ class Embedding:
     dense: tuple[tuple[int, str], ...] = ()
     similarity: str = 'cosine'
     prompts: tuple[tuple[str, str], ...] = ()
+    index: str = ''
 
     def __post_init__(self):
         def need(right: bool, name: str, wanted: str) -> None:
@@ -76,6 +81,9 @@ class Embedding:
         )
         need(self.similarity in SIMILARITIES, 'similarity', f'one of {", ".join(SIMILARITIES)}')
         need(pairs('prompts', str), 'prompts', 'pairs of a name and a text')
+        need(
+            isinstance(self.index, str) and len(self.index) <= LONGEST_NAME, 'index', 'the name of a network'
+        )
 
     def width(self, h: int) -> int:
         """The numbers of an embedding of a network with the hidden size h."""
@@ -98,15 +106,18 @@ class Embedding:
         steps += [f'a dense layer to {units} with {activation}' for units, activation in self.dense]
         steps += ['length 1'] if self.normalise else []
         cut = f'; texts are cut to {self.max_length} tokens' if self.max_length else ''
-        return ', '.join(steps) + cut
+        return (
+            ', '.join(steps) + cut + (f'; a query encoder for an index of {self.index}' if self.index else '')
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The embedding as JSON values."""
-        return {
+        values = {
             **dataclasses.asdict(self),
             'dense': [list(layer) for layer in self.dense],
             'prompts': dict(self.prompts),
         }
+        return {name: value for name, value in values.items() if name != 'index' or value}
 
     @classmethod
     def from_dict(cls, values: Any) -> Embedding:

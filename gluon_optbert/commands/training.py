@@ -108,6 +108,10 @@ def import_checkpoint(argv=None):
     if imported.model.head == PRETRAINING:  # the shards lead on to what it needs
         words = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'shards']
         print(f'next: {line("optbert-make-shards", *words)}')
+        if 'mlm' in (imported.model.progress.untrained or ()):
+            words = ['--model', recipe.output, '--data', 'TEXT_DIR', '--output', 'PRUNED_DIR']
+            following = line('optbert-prune-task', *words, recipe='finetune/sentences')
+            print(f'or, for a sentence encoder: {following}')
     else:
         print(f'next: {line("optbert-export", recipe.output, "--output", "deploy", "--onnx")}')
 

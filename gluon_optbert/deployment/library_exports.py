@@ -19,6 +19,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import parameter_table
 from ..cutting.shrink import without_gates
 from ..importing.name_maps import PREFIX, names_in
+from ..importing.sentence_modules import QUERY_ENCODER, SETTINGS
 from ..network.embedding import dense_arrays
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
@@ -264,11 +265,12 @@ def _describe_embeddings(staged: Path, saved: SavedModel) -> None:
             'max_seq_length': embedding.length(architecture.max_length),
             'do_lower_case': False,
         },
-        'config_sentence_transformers.json': {
+        SETTINGS: {
             '__version__': {'gluon_optbert': __version__},
             'prompts': dict(embedding.prompts),
             'default_prompt_name': None,
             'similarity_fn_name': embedding.similarity,
+            **({QUERY_ENCODER: embedding.index} if embedding.index else {}),
         },
     }
     names = [

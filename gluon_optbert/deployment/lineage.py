@@ -62,6 +62,7 @@ class Pruning:
     whole_vocabulary: int = 0  # tokens before the run trimmed the vocabulary; 0 if it did not
     again: bool = False  # whether the network that went in came out of a run of pruning
     pretrained_steps: int | None = None  # of it; None if it is not there, or recovery is among them
+    embeddings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # beside those before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,4 +259,5 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Pruning | None:
         whole_vocabulary=start.whole_vocabulary or 0 if start else 0,
         again=bool(start and start.round),
         pretrained_steps=None if start is None or start.round else start.trained_steps,
+        embeddings=_numbers(_mapping(_read(place / 'embeddings.json')).get('recovered')),
     )

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,25 +27,33 @@ from ..runs.progress import Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
+from ..training.distillation import Match, Teacher
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.states import States
+from .distillation import TaughtFineTuning, read_teacher, states_for
 from .objective import Exercise, FineTuning, start_parameters
 from .recipe import RESULT, FineTuneRecipe, copy_path
 from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
 
 def _run_seed(
-    seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
+    seed: int,
+    saved: SavedModel,
+    exercise: Exercise,
+    recipe: FineTuneRecipe,
+    work: Path,
+    workers: Workers,
+    taught: Mapping[str, Any],
 ) -> None:
-    """Fine-tune with one seed, and write the network of the kept epoch."""
+    """Fine-tune with one seed, and write the network of the kept epoch; `taught` is from `_teaching`."""
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
         recipe.network_settings(head=exercise.head),
         ctx=workers.context(),
+        **(states_for(recipe.teaching()) if taught else {}),
     )
-    objective = FineTuning(model, workers, exercise, recipe)
     optimizer = recipe.weight_optimizer(model, workers)
     per_epoch = steps_per_epoch(exercise.train, recipe.batch_size)
     states = States(work / f'seed-{seed}.states', recipe.keep)
@@ -59,6 +68,8 @@ def _run_seed(
         notes={'seed': seed},
         place=f'{rate}seed {seed} {number}',
     )
+    common = model, workers, exercise, recipe
+    objective = TaughtFineTuning(*common, **taught, phase=phase) if taught else FineTuning(*common)
     progress = train(
         objective,
         optimizer,
@@ -129,8 +140,24 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work:
     )
 
 
+def _teaching(
+    recipe: FineTuneRecipe, found: tuple[SavedModel, Match] | None, workers: Workers
+) -> dict[str, Any]:
+    """Arguments of `TaughtFineTuning` beside the phase; none without a teacher, as `read_teacher` gave it."""
+    if found is None:
+        return {}
+    weights, (saved, match) = recipe.teaching(), found
+    teacher = Teacher(saved, workers, precision=recipe.precision, output=states_for(weights))
+    return {'teacher': teacher, 'match': match, 'weights': weights}
+
+
 def _run_seeds(
-    recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work: Path, workers: Workers
+    recipe: FineTuneRecipe,
+    saved: SavedModel,
+    exercise: Exercise,
+    work: Path,
+    workers: Workers,
+    taught: Mapping[str, Any],
 ) -> None:
     """Fine-tune with every seed, as far as that has not been done."""
     if workers.first:
@@ -138,7 +165,7 @@ def _run_seeds(
     workers.barrier('begun')
     for seed in recipe.seeds:
         if not (work / f'seed-{seed}').exists():
-            _run_seed(seed, saved, exercise, recipe, work, workers)
+            _run_seed(seed, saved, exercise, recipe, work, workers, taught)
         if workers.first:  # also what a run left that was killed just here
             shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
@@ -218,6 +245,7 @@ def _finetune(
     saved = without_gates(read_model(recipe.model))
     with doing('reading the task', quiet=not workers.first):
         exercise = prepare(saved)
+        found = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     networks = len(recipe.seeds) * len(recipe.with_rates())
     directory.lay_out(workers, needed=networks * sum(values.nbytes for values in saved.parameters.values()))
@@ -226,8 +254,9 @@ def _finetune(
         note_origin(work, workers=workers.size)
     workers.barrier('looked')  # all have, before one writes it
     if not done:
+        taught = _teaching(recipe, found, workers)
         for one in recipe.with_rates():
-            _run_seeds(one, saved, exercise, _place(work, one), workers)
+            _run_seeds(one, saved, exercise, _place(work, one), workers, taught)
     result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
     workers.barrier('read')  # all have, before one moves it
     if workers.first:

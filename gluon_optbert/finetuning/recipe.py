@@ -10,6 +10,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from ..runs.recipe import Recipe, Seed, Share, ShareOrZero, option
 from ..tasks.features import BATCHINGS
 from ..training.recipe import WeightRecipe
+from ..training.teaching import TeacherRecipe
 
 RESULT = 'result.json'  # in the output
 R = TypeVar('R', bound='FineTuneRecipe')
@@ -49,12 +50,13 @@ class OwnData(Recipe):
         return super().problems() + wrong
 
 
-class FineTuneRecipe(WeightRecipe):
+class FineTuneRecipe(TeacherRecipe, WeightRecipe):
     """Fields of fine-tuning on any task (Devlin et al., 2018, appendix A.3)."""
 
     GROUPS = {
         'data': ('data', 'limit', 'evaluation_limit', 'batch_size', 'batching', 'evaluation_tokens'),
         'weights': ('seeds', 'epochs', 'learning_rates', 'select', *WeightRecipe.GROUPS['weights']),
+        'teacher': TeacherRecipe.OF_TEACHER,
         'machine': WeightRecipe.GROUPS['machine'],
     }
 
@@ -95,12 +97,17 @@ class FineTuneRecipe(WeightRecipe):
     evaluation_limit: PositiveInt | None = option(
         'number of instances of every held-out set and test set to use; by default all', None
     )
+    teacher: str | None = option(
+        'network that is learnt from, in addition to the labels: a model directory that was fine-tuned on '
+        'the same task, such as the network before pruning',
+        None,
+    )
     checkpoint_every: NonNegativeInt = option('steps between checkpoints; 0 for none', 1000)
     keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 1)
 
     def problems(self) -> list[str]:
         """Contradictions between fields whose values are right in themselves."""
-        problems = [] if self.seeds else ['seeds must be one or more']
+        problems = super().problems() + ([] if self.seeds else ['seeds must be one or more'])
         for name in ('seeds', 'learning_rates'):
             values = getattr(self, name)
             if len(set(values)) < len(values):

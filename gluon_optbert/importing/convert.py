@@ -294,7 +294,7 @@ def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
     if untrained:
         lines.append(
             f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; these '
-            'weights are random here, and have to be trained before pruning'
+            'weights are random here; to prune for MLM, train them first'
         )
     lines.append(f'wrote {recipe.output}')
     return lines

@@ -19,6 +19,7 @@ from .torch_reader import read_torch
 MODULES = 'modules.json'
 LIBRARY = 'sentence_transformers.'  # how the names of its own classes begin
 SETTINGS = 'config_sentence_transformers.json'
+QUERY_ENCODER = 'query_encoder_for'  # in it, where this package wrote it: the network of the index
 # Of a Transformer; the library has had a name for each kind of network.
 _TRANSFORMER_SETTINGS = tuple(
     f'sentence_{kind}_config.json' for kind in ('bert', 'roberta', 'distilbert', 'albert')
@@ -109,13 +110,14 @@ def embedding_of(
     if not modules:
         return Embedding(), {}
     (_, transformer), (_, pooling), *rest = modules
-    prompts, similarity = _prompts_and_similarity(directory / SETTINGS)
+    prompts, similarity, index = _settings(directory / SETTINGS)
     values: dict[str, Any] = {
         'max_length': _max_length(transformer, config, cased=cased),
         'pooling': _pooling(pooling / 'config.json', config, prompts),
         'normalise': any(name == 'Normalize' for name, _ in rest),
         'similarity': similarity,
         'prompts': tuple(prompts.items()),
+        'index': index,
     }
     width, layers, arrays = config.get('hidden_size'), [], {}
     for i, place in enumerate(place for name, place in rest if name == 'Dense'):
@@ -129,8 +131,8 @@ def embedding_of(
         raise ValueError(f'{directory / MODULES}: {error}') from error
 
 
-def _prompts_and_similarity(path: Path) -> tuple[dict[str, str], str]:
-    """The prompts that are not empty, and how embeddings are compared."""
+def _settings(path: Path) -> tuple[dict[str, str], str, str]:
+    """The prompts that are not empty, how embeddings are compared, and the index of a query encoder."""
     settings = _optional(path)
     kind = settings.get('model_type', 'SentenceTransformer')
     if kind != 'SentenceTransformer':
@@ -146,7 +148,7 @@ def _prompts_and_similarity(path: Path) -> tuple[dict[str, str], str]:
             'nothing is put there here; set it to null and put the prompt before your texts',
         )
     named = {name: text for name, text in prompts.items() if text}
-    return named, settings.get('similarity_fn_name') or 'cosine'
+    return named, settings.get('similarity_fn_name') or 'cosine', settings.get(QUERY_ENCODER) or ''
 
 
 def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) -> int | None:

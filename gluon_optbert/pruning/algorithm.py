@@ -37,8 +37,9 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost
 from ..architecture.parameters import Alphas, Parameters, check_alphas
-from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection, survivors
+from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection
 from ..cutting.shrink import shrink
+from ..finetuning.distillation import SELECTION, match_after
 from ..network.model import read_parameters
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
 from ..runs.display import Display, doing
@@ -80,7 +81,7 @@ from .report import (
 )
 
 LOG = logging.getLogger(__name__)
-SELECTION, PLAN = 'selection.json', 'plan.json'  # of a round
+PLAN = 'plan.json'  # of a round
 STAGES = ROTATED, SHRUNK, FITTED, MODEL = 'rotated', 'shrunk', 'reconstructed', 'model'  # its networks
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
 LEAST_TEXT = 32  # sequences
@@ -117,8 +118,10 @@ def run_algorithm(
 ) -> list[Round]:
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
-        with doing('reading the network and its data', quiet=not workers.first):
+        with doing('reading the network and its data', quiet=not workers.first) as display:
             objective = _open(kind, recipe, workers, until)
+            for line in objective.about_data():
+                display.say(line)
         recipe, current = objective.recipe, objective.start
         cost = recipe.cost()
         if workers.first and not (recipe.output / 'rounds.json').exists():
@@ -307,8 +310,7 @@ class Run:
     def match(self, rounds: int) -> Match:
         """Which states of the network that came in are left after so many rounds."""
         start = read_model(self.directory(0) / MODEL).architecture
-        selections = [read_selection(self.directory(i + 1) / SELECTION) for i in range(rounds)]
-        return Match.after(*survivors(selections, start), len(start.layers))
+        return match_after(self.recipe.output, rounds, start)
 
     def text(self, tokens: int, number: int) -> list[Any]:
         """Data of the repairs of a round: batches from where those of its gates begin.
@@ -371,7 +373,8 @@ def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
             parameters, architecture = shrink(  # folds the gates into the weights, and cuts
                 current.parameters, current.architecture, alphas, selection, **sizes
             )
-        shrunk = dataclasses.replace(current, parameters=parameters, architecture=architecture)
+        left = {'parameters': parameters, 'head': run.objective.head_of(architecture)}
+        shrunk = dataclasses.replace(current, architecture=architecture, **left)
         progress = Progress(round=number, before=before, untrained=came.progress.untrained)
         run.write(number, SHRUNK, shrunk, progress)
     shrunk = read_model(directory / SHRUNK)

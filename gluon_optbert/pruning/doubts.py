@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..architecture.named import scale_uniformly
+from .methods import METHODS
 from .objectives import PruningObjective
 
 FEW_UNITS = {'a': 1, 'k': 7, 'v': 7, 'f': 7}  # by letter; in each layer
@@ -14,15 +15,18 @@ LEAST_TRAVEL = 0.5  # from 1, where gates start
 def doubts(objective: PruningObjective) -> list[str]:
     """Why the result of a run will hardly be of use, a sentence each; none of most runs.
 
-    What is asked about is the target, by a uniform cut to it, how far gates can move, the network that comes
-    in, and the number of held-out instances.
+    What is asked about is the target, by a uniform cut to it, the width of embeddings, how far gates can
+    move, the network that comes in, and the number of held-out instances.
 
     Parameters
     ----------
     objective : PruningObjective
         Checked, before the first step.
     """
-    found = (_of_target(objective), _of_gates(objective), objective.untaught(), _of_held_out(objective))
+    found = (
+        *(_of_target(objective), _of_width(objective), _of_gates(objective)),
+        *(objective.untaught(), _of_held_out(objective)),
+    )
     return [doubt for doubt in found if doubt is not None]
 
 
@@ -48,6 +52,17 @@ def _of_target(objective: PruningObjective) -> str | None:
     return (
         f'target {share:.4g} leaves very narrow layers, by a uniform cut {", ".join(most)} or less in most '
         'of them; a larger --target, or --prune with more widths, keeps more'
+    )
+
+
+def _of_width(objective: PruningObjective) -> str | None:
+    recipe = objective.recipe
+    if not recipe.without_labels or 'h' not in recipe.prune or not METHODS[recipe.method].ranks_units:
+        return None
+    kept = recipe.prune.replace('h', '')
+    return (
+        'h is pruned, so embeddings get narrower, and an index that was made with this network has to be '
+        f'made anew; --prune {kept or "akvf"} makes a query encoder for it'
     )
 
 

@@ -17,7 +17,8 @@ from mxnet import autograd, gluon
 from scipy.stats import spearmanr
 
 from ..architecture.architecture import Architecture
-from ..architecture.heads import PRETRAINING
+from ..architecture.embedding import LONGEST_NAME
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import PARTS, WORDS, parameter_table
 from ..network.embedding import normalised, pooled
 from ..network.inputs import TOKEN_INPUTS
@@ -222,6 +223,23 @@ class PruningObjective:
     def instances_held_out(self) -> int | None:
         """How many held-out instances are measured on; None if none are counted."""
         return None
+
+    def head_of(self, architecture: Architecture) -> Head:
+        """The head of a network that is left; its embedding says of which index it is a query encoder, if it
+        is one.
+        """
+        head, recipe, name = self.start.head, self.recipe, ''
+        if head.outputs:
+            return head
+        if recipe.makes_query_encoder(self.start.architecture, architecture):
+            own = head.embedding.index or Path(self.start.recipe.get('source') or recipe.model).name
+            name = own if recipe.taught == 'parent' else Path(recipe.taught).name
+        embedding = dataclasses.replace(head.embedding, index=name[:LONGEST_NAME])
+        return dataclasses.replace(head, embedding=embedding)
+
+    def about_data(self) -> list[str]:
+        """Lines for people on how the data were read."""
+        return []
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """The embeddings of held-out sentences, as of `embed`."""
@@ -459,8 +477,16 @@ def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray)
     -------
     dict
         ``cosine``: the mean cosine between the two embeddings of a sentence, on the units that both have.
-        ``pair_similarity``: as the function of that name.
+        ``pair_similarity``: as the function of that name. ``query_similarity``, where no unit went: the same
+        between the first network's cosines and those of the second one's embeddings with the first one's, as
+        in an index that was made with the first.
     """
     cut = before[:, units]
     cosines = (cut * after).sum(axis=1) / np.maximum(np.linalg.norm(cut, axis=1), 1e-12)
-    return {'cosine': float(cosines.mean()), 'pair_similarity': pair_similarity(before, after)}
+    values = {'cosine': float(cosines.mean()), 'pair_similarity': pair_similarity(before, after)}
+    if before.shape == after.shape:
+        others = ~np.eye(len(before), dtype=bool)
+        values['query_similarity'] = float(
+            spearmanr(*((queries @ before.T)[others] for queries in (before, after)))[0]
+        )
+    return values

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..architecture.architecture import Architecture
@@ -20,11 +21,11 @@ from ..network.settings import check_precision
 from ..runs.recipe import Seed, Share, ShareOrZero, differing, option, read_yaml
 from ..runs.run_directory import RECIPE
 from ..text.shards import Shards
-from ..training.distillation import PARTS_OF_LOSS, STATES_ALONE, WITH_LABELS, Weights
 from ..training.distributed import Workers
 from ..training.objective import Phase
 from ..training.optimization import OF_WEIGHTS
 from ..training.recipe import TrainingRecipe, WeightRecipe, lacking
+from ..training.teaching import TeacherRecipe
 from .gate_training import GateSettings, Settling
 from .methods import METHODS
 from .penalty import PENALTIES
@@ -45,15 +46,10 @@ _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
 _AFTER += ('log_every', 'checkpoint_every', 'keep')
-_OF_TEACHER = ('teacher', 'teacher_weights', 'temperature')  # where recovery alone learns from it
 _OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
-def _listed(weights: Mapping[str, float]) -> str:
-    return ','.join(f'{name}={weight:g}' for name, weight in weights.items())
-
-
-class PruningRecipe(WeightRecipe):
+class PruningRecipe(TeacherRecipe, WeightRecipe):
     """Fields of every pruning run, whatever the network is pruned for.
 
     Training after a cut begins with an optimizer that has no moments yet. BERTAdam does not correct their
@@ -72,7 +68,7 @@ class PruningRecipe(WeightRecipe):
         ),
         'repairs': ('rotate_heads', 'reconstruct'),
         'recovery': ('minutes', 'word_embeddings', 'keep_best', *WeightRecipe.GROUPS['weights']),
-        'teacher': ('teacher', 'teacher_weights', 'temperature', 'gate_teacher'),
+        'teacher': (*TeacherRecipe.OF_TEACHER, 'gate_teacher'),
         'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
         'machine': WeightRecipe.GROUPS['machine'],
     }
@@ -175,23 +171,10 @@ class PruningRecipe(WeightRecipe):
         'or a model directory',
         None,
     )
-    teacher_weights: dict[str, NonNegativeFloat | None] = option(
-        'weights of the parts of the loss, with a teacher, such as labels=0,states=2. labels: MLM and NSP, '
-        "or the loss of the task; scores: the divergence from the teacher's scores; states: the squared "
-        "difference from the teacher's hidden states, over all layers; last: that of the last layer; "
-        'embeddings: that between the similarities of sentences; cosines: the cosine distance between the '
-        "embeddings of a sentence in both networks; relations: the divergence of the last layer's relations "
-        f'between tokens, in recovery alone. By default {_listed(WITH_LABELS)} with labels and '
-        f'{_listed(STATES_ALONE)} without; the others 0',
-        dict.fromkeys(PARTS_OF_LOSS),
-    )
     minutes: PositiveFloat | None = option(
         'how long recovery of a round may take, in place of a number of steps: some steps are timed, and as '
         'many planned as fit into the rest',
         None,
-    )
-    temperature: PositiveFloat = option(
-        "both networks' scores are divided by this before they are compared", 2.0
     )
     word_embeddings: Literal['train', 'freeze'] | None = option(
         'whether recovery trains the word embeddings. By default it does not where it learns no labels and h '
@@ -244,20 +227,6 @@ class PruningRecipe(WeightRecipe):
         problems += self._never_settles()
         if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
-        if self.taught is None:
-            problems += [
-                f'{name} goes with --teacher'
-                for name in ('teacher_weights', 'temperature')
-                if not self.is_default(name)
-            ]
-        elif not any(getattr(self.teaching(), name) for name in PARTS_OF_LOSS):
-            problems.append('all weights of recovery are 0, so nothing would be learnt')
-        if self.without_labels:
-            problems += [
-                f'teacher_weights {name} is about labels and scores, which recovery without labels has not'
-                for name in ('labels', 'scores')
-                if self.teacher_weights[name]
-            ]
         if self.unweighted and not self.trains_gates:
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
@@ -276,28 +245,17 @@ class PruningRecipe(WeightRecipe):
         ]
 
     @property
-    def taught(self) -> str | None:
-        """The teacher; None without one."""
-        return self.teacher
-
-    @property
-    def without_labels(self) -> bool:
-        """Whether the network is pruned for its states: no labels rank units, train gates or weights."""
-        return False
-
-    def teaching(self) -> Weights:
-        """Weights of the parts of the teacher's loss in recovery."""
-        usual = STATES_ALONE if self.without_labels else WITH_LABELS
-        stated = {name: weight for name, weight in self.teacher_weights.items() if weight is not None}
-        weights = {**dict.fromkeys(PARTS_OF_LOSS, 0.0), **usual, **stated}
-        return Weights(**weights, temperature=self.temperature)
-
-    @property
     def freezes_words(self) -> bool:
         """Whether recovery leaves the word embeddings as the cut left them."""
         if self.word_embeddings is None:
             return self.without_labels and 'h' not in self.prune
         return self.word_embeddings == 'freeze'
+
+    def makes_query_encoder(self, before: Architecture, after: Architecture) -> bool:
+        """Whether the embeddings of a network after pruning come near those before it, number by number."""
+        return (
+            self.without_labels and before.h == after.h and (self.teaching().same_width or not self.recovers)
+        )
 
     @property
     def recovers(self) -> bool:
@@ -459,7 +417,10 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
     )
     data: Path | None = option(
         'directory of the data in the official layout; by default GluonNLP downloads the data. For sentences '
-        'a text file, or a directory of such, with a sentence in each line',
+        'a file of texts, or a directory of such: .txt with a sentence or paragraph in each line, and .csv, '
+        '.tsv or .jsonl with a text or a pair in each row, perhaps with a score. All texts are learnt from, '
+        'but for pairs with scores, which are held out to measure on: those of files called dev (validation) '
+        'or test; if there is none, all; if there is nothing else, a share of them, see --held-out',
         None,
     )
     steps: NonNegativeInt | None = option(
@@ -471,6 +432,12 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
         0.5,
     )
     rounds: PositiveInt = option('number of rounds; each ranks units, cuts and trains', 1)
+    prune: str = option(
+        'widths that may lose units, as letters: h hidden, a heads, k keys, v values, f filters. For '
+        'sentences akvf unless stated: a query encoder, whose embeddings keep their width and search an '
+        'index that was made with the network before pruning; with h, such an index has to be made anew',
+        LETTERS,
+    )
     objective: str = option('how the cost of a network is measured', 'flops', choices=OBJECTIVES)
     alpha_steps: PositiveInt | Literal['auto'] | None = option(
         'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
@@ -514,7 +481,9 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
     learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
     warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.1)
     max_length: PositiveInt | None = option(
-        'largest number of tokens of an instance or a window; by default that of the fine-tuning', None
+        'largest number of tokens of an instance or a window; by default that of the fine-tuning, for '
+        'sentences that of the checkpoint',
+        None,
     )
     limit: PositiveInt | None = option(
         'number of training instances to use, from the start of the file; by default all', None
@@ -547,6 +516,15 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
         return unread + (
             ['gate_teacher is about labels and scores, which the task sentences has not'] * self.gate_teacher
         )
+
+    @pydantic.model_validator(mode='before')
+    @classmethod
+    def _keeps_width(cls, values: Any) -> Any:
+        """Leave h out of what is pruned for sentences, unless it is stated."""
+        whole_layers = isinstance(values, Mapping) and values.get('method') == 'layers'
+        if isinstance(values, Mapping) and values.get('task') == SENTENCES and not whole_layers:
+            return {'prune': LETTERS.replace('h', ''), **values}
+        return values
 
     @property
     def without_labels(self) -> bool:
@@ -660,7 +638,9 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
     if missing:
         raise FileNotFoundError(f'{source} has no round-1/{missing[0]}, from which units are ranked')
-    free = {*_AFTER, *(() if recipe.gates_learn else _OF_TEACHER)}
+    free = {*_AFTER}
+    if not recipe.gates_learn:  # recovery alone learns from a teacher
+        free |= {*recipe.OF_TEACHER}
     if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
         free -= {'evaluation_limit'}
     if method.measure is not None:

@@ -382,6 +382,8 @@ def readable(
         first=_words(first),
         last=last,
         decided_by=_decided_by,
+        query_encoder=recipe.makes_query_encoder(rows[0].architecture, rows[-1].architecture),
+        scores=list(first.scores) if isinstance(first, TaskScores) and len(first.scores) > 1 else [],
         least='' if least is None else f'{least:.{last.digits}f}',
         doubts=[sentence for row in rows for sentence in unclear(row)],
         checked=any(row.difference_errors for row in rows),

@@ -235,7 +235,7 @@ def of_rounds(run: Run) -> list[Section]:
     drawing = '' if losses is None else _chart(losses, f'{title_by_size(run)}: {run.label}')
     rows = _rounds_with_losses(run) if run.metric is None else _rounds_with_scores(run)
     words = note(_LOSSES if run.metric is None else _SCORES)
-    sections = [('Size and accuracy', joined(rows, words, drawing))]
+    sections = [('Size and accuracy', joined(rows, words, drawing)), *_every_score(run)]
     if (run.path / TIMES).is_file():
         sections.append(('Time', _times_of_rounds(run.path / TIMES, run)))
     networks = run.networks()
@@ -246,6 +246,19 @@ def of_rounds(run: Run) -> list[Section]:
     sections.append(('Widths', joined(_widths(networks[-1].architecture), figures(*charts))))
     drawings = _gates(run)
     return sections + ([('Gates', joined(*drawings))] if drawings else [])
+
+
+def _every_score(run: Run) -> list[Section]:
+    """All scores at the end of every round, if these are several."""
+    measured = [(row['recovered'] or {}).get('scores') or {} for row in run.rounds]
+    names = list(dict.fromkeys(name for scores in measured for name in scores))
+    texts = [[_digits(scores.get(name)) for name in names] for scores in measured]
+    rows = [[row['round'], *own] for row, own in zip(run.rounds, texts)]
+    return [('Scores', table(['round', *names], rows))] if len(names) > 1 else []
+
+
+def _digits(value: Any) -> str | None:
+    return f'{value:.2f}' if type(value) in (int, float) else None
 
 
 def _gates(run: Run) -> list[Markup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 from collections.abc import Generator, Mapping
@@ -169,9 +170,12 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
     progress = _progress(measured, recipe, start, shards['train'])
     if workers.first:
         parameters = {**(start.parameters if start else {}), **read_parameters(model)}
+        head = settings.head
+        if recipe.train != 'heads':  # its embeddings are others now
+            head = dataclasses.replace(head, embedding=head.embedding.changed(index=''))
         write_model(
             recipe.output,
-            SavedModel(architecture, parameters, vocabulary, to_dict(recipe), progress, head=settings.head),
+            SavedModel(architecture, parameters, vocabulary, to_dict(recipe), progress, head=head),
             extra={name: (directory.path / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
         )
         shutil.rmtree(directory.path)

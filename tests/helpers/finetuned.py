@@ -128,9 +128,9 @@ class Interrupted(Exception):
     """Stands for whatever ends a process."""
 
 
-def stop_at(monkeypatch, step):
-    """End fine-tuning in a step, counted over all seeds."""
-    loss_sums, done = objective.FineTuning.loss_sums, []
+def stop_at(monkeypatch, step, kind=objective.FineTuning):
+    """End fine-tuning by an objective in a step, counted over all seeds."""
+    loss_sums, done = kind.loss_sums, []
 
     def stopping(self, batch, rows):
         done.append(1)
@@ -138,4 +138,4 @@ def stop_at(monkeypatch, step):
             raise Interrupted
         return loss_sums(self, batch, rows)
 
-    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)
+    monkeypatch.setattr(kind, 'loss_sums', stopping)

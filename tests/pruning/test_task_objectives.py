@@ -20,6 +20,7 @@ from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.lineage import Trimming, lineage_of
 from gluon_optbert.deployment.model_card import CardFacts, model_card
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
+from gluon_optbert.finetuning.distillation import HeadDivergence
 from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
@@ -27,13 +28,8 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning import algorithm
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
-from gluon_optbert.pruning.task_objectives import (
-    HeadDivergence,
-    SentenceObjective,
-    TaskObjective,
-    prune_task,
-    read_sentences,
-)
+from gluon_optbert.pruning.sentence_objective import SentenceObjective, read_sentence_data
+from gluon_optbert.pruning.task_objectives import TaskObjective, prune_task
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.text.trimming import read_trim_record
@@ -167,10 +163,10 @@ def test_a_model_knows_what_it_was_pruned_for(runs, task):
         ('sentences', {'batch_size': 8}, 'batch_size is not read for sentences'),
         ('sentences', {'teacher_weights': 'labels=1'}, 'teacher_weights labels is about labels and scores'),
         ('SST-2', {'teacher': 'none', 'gate_teacher': True}, 'gate_teacher needs a teacher'),
-        ('SST-2', {'teacher_weights': 'labels=0,scores=0,states=0'}, 'all weights of recovery are 0'),
+        ('SST-2', {'teacher_weights': 'labels=0,scores=0,states=0'}, 'all teacher_weights are 0'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
         ('sentences', {'data': None}, 'needs --data'),
-        ('sentences', {'teacher_weights': 'last=0,cosines=0,embeddings=0'}, 'all weights of recovery are 0'),
+        ('sentences', {'teacher_weights': 'last=0,cosines=0,embeddings=0'}, 'all teacher_weights are 0'),
     ],
 )
 def test_contradictory_settings_are_refused(place, models, tmp_path, name, more, message):
@@ -419,7 +415,9 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
     refused('cannot be reached', target=0.0001)
     refused('the teacher was trained for STS-B', teacher=str(models['STS-B']))
     refused('has the head of SST-2; leave --task out', name='sentences', model=str(models['SST-2']))
-    refused('few.txt: 5 sentences, and at least 40', name='sentences', data=str(few))
+    refused(
+        'few.txt: texts to learn from, each counted once: 1; at least 40', name='sentences', data=str(few)
+    )
     refused('evaluation_limit must be at least 10', name='sentences', evaluation_limit=2)
     refused('one sentence in a pass', name='sentences', batch_tokens=16, accumulate=2)
 
@@ -430,9 +428,9 @@ def test_enough_sentences_are_held_out_for_their_pairs(place, models, tmp_path, 
     more = {'data': str(tmp_path / 'text.txt'), 'max_length': 3}
     for limit, wanted in ((None, held), (12, min(12, held))):
         recipe = recipe_for(place, models, 'sentences', tmp_path / 'run', **more, evaluation_limit=limit)
-        train, heldout = read_sentences(recipe, read_model(models['sentences']))
-        assert (len(train), len(heldout)) == (lines - wanted, wanted)
-    assert max(train.lengths) == max(heldout.lengths) == 3  # [CLS], a letter, [SEP]
+        data = read_sentence_data(recipe, read_model(models['sentences']))
+        assert (len(data.train), len(data.heldout)) == (lines - wanted, wanted)
+    assert max(data.train.lengths) == max(data.heldout.lengths) == 3  # [CLS], a letter, [SEP]
 
 
 @pytest.mark.parametrize('task', ['STS-B', 'SQuAD-1.1'])

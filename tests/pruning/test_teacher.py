@@ -250,7 +250,7 @@ def test_an_encoder_without_heads_is_pruned_without_labels_by_default(
     [
         ({'gate_teacher': True, 'method': 'random'}, 'gate_teacher is about trained gates'),
         ({'teacher_weights': 'embeddings=1'}, 'teacher_weights goes with --teacher'),
-        ({**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,states=0'}, 'all weights of recovery are 0'),
+        ({**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,states=0'}, 'all teacher_weights are 0'),
     ],
 )
 def test_contradictions_are_refused(changes, message):

@@ -1,0 +1,220 @@
+"""Fine-tuning with a teacher: a network that was fine-tuned on the same task gives its scores and states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+
+from ..architecture.architecture import Architecture
+from ..architecture.heads import Head
+from ..cutting.selection import read_selection, survivors
+from ..cutting.shrink import without_gates
+from ..network.encoder import MASKED_SCORE, padding
+from ..network.inputs import TOKEN_INPUTS
+from ..network.running import feed_of
+from ..network.saved_model import SavedModel, read_model
+from ..tasks.features import TaskBatch
+from ..training.distances import ScoreDivergence, check_pairs
+from ..training.distillation import Match, Outputs, Taught, Weights, check_teacher
+from .objective import Exercise, FineTuning, check_fits, in_labels_of
+from .recipe import FineTuneRecipe
+
+SELECTION = 'selection.json'  # of a round of pruning
+_FIELDS = (*TOKEN_INPUTS, 'labels', 'weights')
+
+
+class HeadDivergence:
+    """Distance of the scores of a student from those of its teacher, summed over the instances.
+
+    For a classification it is T² times the Kullback-Leibler divergence over the labels (Hinton et al., 2015,
+    section 2); for question answering the mean of that over the tokens as the start and as the end of an
+    answer; for several labels over the labels, each of which is there or not; for tags over the tokens of a
+    sentence. For a regression it is the squared difference.
+
+    Parameters
+    ----------
+    head : Head
+    temperature : float
+        T: what scores are divided by.
+    """
+
+    def __init__(self, head: Head, temperature: float):
+        self._kind = head.kind
+        self._divergence = ScoreDivergence(temperature)
+        self._divergence.hybridize(static_alloc=True)
+
+    def __call__(
+        self,
+        student: mx.nd.NDArray,
+        teacher: mx.nd.NDArray,
+        weights: mx.nd.NDArray,
+        valid_length: mx.nd.NDArray,
+    ) -> mx.nd.NDArray:
+        """Shape (1,).
+
+        Parameters
+        ----------
+        student, teacher : NDArray, shape (batch, outputs), or (batch, length, outputs) where not pooled
+        weights, valid_length : NDArray, shape (batch,)
+        """
+        if self._kind == 'regression':
+            return mx.nd.sum(mx.nd.square(student - teacher)[:, 0] * weights)
+        if self._kind == 'classification':
+            return self._divergence(
+                *(scores.expand_dims(1) for scores in (student, teacher)), weights.expand_dims(1)
+            )
+        if self._kind == 'multi_label':  # a sigmoid is a softmax beside a zero
+            both = [mx.nd.stack(scores, mx.nd.zeros_like(scores), axis=2) for scores in (student, teacher)]
+            count = student.shape[1]
+            return self._divergence(*both, mx.nd.tile(weights.expand_dims(1) / count, (1, count)))
+        steps = mx.nd.arange(student.shape[1], ctx=student.context)
+        if self._kind == 'token_classification':
+            inside = 1 - padding(mx.nd, steps, valid_length)
+            return self._divergence(student, teacher, inside * (weights / valid_length).expand_dims(1))
+        outside = mx.nd.expand_dims(padding(mx.nd, steps, valid_length) * MASKED_SCORE, axis=1)
+        places = [mx.nd.broadcast_add(scores.transpose((0, 2, 1)), outside) for scores in (student, teacher)]
+        return self._divergence(*places, mx.nd.stack(weights, weights, axis=1) / 2)
+
+
+def states_for(weights: Weights) -> dict[str, bool]:
+    """Fields of `NetworkSettings` of student and teacher: with the head of a task, states come only as those
+    of all layers.
+    """
+    return {**weights.output, 'output_all_encodings': True}
+
+
+class TaughtFineTuning(Taught, FineTuning):
+    """The loss of the labels, the teacher's scores, and its states; without their weights the states alone.
+
+    Parameters
+    ----------
+    *args
+        As of `FineTuning`; the model was built with `states_for`.
+    weights : Weights
+    **more
+        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
+    """
+
+    def __init__(self, *args: Any, weights: Weights, **more: Any):
+        super().__init__(*args)
+        self._divergence = HeadDivergence(self._exercise.head, weights.temperature)
+        self.learn({'loss': weights.labels}, weights=weights, **more)
+
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
+        feed = feed_of(batch, _FIELDS, rows=rows, ctx=self.workers.context())
+        lengths = () if self.model.head.pooled else (feed['valid_length'],)
+        outputs = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS)))
+        scores = outputs.heads[-1]
+        taught = self.taught(
+            batch,
+            rows,
+            outputs,
+            feed['weights'],
+            lambda wanted: self._divergence(scores, wanted, feed['weights'], feed['valid_length']),
+        )
+        return (self._loss(scores, feed['labels'], feed['weights'], *lengths), *taught)
+
+
+def fitting_task(teacher: SavedModel, head: Head, *, source: str, max_length: int, pairs: bool) -> SavedModel:
+    """A teacher with its scores in the order of a head.
+
+    Parameters
+    ----------
+    teacher : SavedModel
+    head : Head
+        Of the network that it is to teach.
+    source : str
+        Where it was read.
+    max_length : int
+        The most tokens of an instance.
+    pairs : bool
+        Whether an instance may be a pair of texts.
+
+    Raises
+    ------
+    ValueError
+        If it was trained for another task or other labels, or cannot read the data.
+    """
+    check_fits(max_length, teacher, pairs=pairs, name=f'the teacher {source}')
+    teacher = in_labels_of(teacher, head)
+    if not teacher.head.fits(head):
+        raise ValueError(
+            f'{source}: the teacher was trained for {teacher.head.described}, the network that it is to '
+            f'teach for {head.described}'
+        )
+    return teacher
+
+
+def match_after(run: Path, rounds: int, start: Architecture) -> Match:
+    """The states of a network that are left after so many rounds of a pruning run.
+
+    Parameters
+    ----------
+    run : Path
+        Its directory.
+    rounds : int
+    start : Architecture
+        Of the network that was pruned.
+    """
+    selections = [read_selection(run / f'round-{number}' / SELECTION) for number in range(1, rounds + 1)]
+    return Match.after(*survivors(selections, start), len(start.layers))
+
+
+def match_of(directory: Path, student: Architecture, teacher: Architecture, *, source: str) -> Match:
+    """The states of a teacher beside those of a network, which may have been pruned from the same one: then
+    its run, ``RUN/round-N/model``, says which of them are left.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the network.
+    student, teacher : Architecture
+    source : str
+        Where the teacher was read.
+
+    Raises
+    ------
+    ValueError
+        If they have not the same hidden units and layers, and no run says which.
+    """
+    whole = Match.whole(teacher)
+    sizes = [(one.h, len(one.layers)) for one in (student, teacher)]
+    if sizes[0] == sizes[1]:
+        return whole
+    place = directory.absolute().parent
+    word, _, number = place.name.partition('-')
+    if word == 'round' and number.isdigit():
+        try:
+            left = match_after(place.parent, int(number), teacher)
+        except (FileNotFoundError, ValueError, IndexError):  # no such run, or one of another network
+            left = whole
+        if (len(left.units), len(set(left.layers))) == sizes[0]:
+            return left
+    raise ValueError(
+        f'{source}: the teacher has h = {sizes[1][0]} and {sizes[1][1]} layers, {directory} h = '
+        f'{sizes[0][0]} and {sizes[0][1]}, and no pruning run around it says which of them stayed; their '
+        'states cannot be compared, so give --teacher-weights states=0,last=0,cosines=0'
+    )
+
+
+def read_teacher(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise) -> tuple[SavedModel, Match]:
+    """The teacher of a recipe, and its states beside those of the network.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If it is not there, or cannot teach the network this task.
+    """
+    source, weights, train = recipe.teacher, recipe.teaching(), exercise.train
+    teacher = without_gates(read_model(Path(source)))
+    check_teacher(teacher, saved, states=False, heads=False, source=source)
+    pairs = bool((train.seconds < train.lengths).any())
+    teacher = fitting_task(teacher, exercise.head, source=source, max_length=recipe.max_length, pairs=pairs)
+    if weights.embeddings:
+        check_pairs(recipe.batch_size, recipe.accumulate)
+    widths = saved.architecture, teacher.architecture
+    if weights.same_width:
+        return teacher, match_of(recipe.model, *widths, source=source)
+    return teacher, Match.whole(widths[0])  # which nothing compares

@@ -1,0 +1,122 @@
+"""What objectives on features of instances share: tasks, and the embeddings of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..finetuning.distillation import fitting_task
+from ..network.inputs import TOKEN_INPUTS
+from ..network.model import OptBERTModel
+from ..network.saved_model import SavedModel, read_model
+from ..runs.progress import Progress, TaskScores
+from ..tasks.features import Features, TaskBatch, batch_of, steps_per_epoch, token_batches, training_batches
+from ..text.trimming import TRIM
+from ..training.distillation import OF_LAST_STATE, check_teacher
+from ..training.distributed import Workers
+from ..training.objective import Objective, Phase
+from .objectives import EMBEDDED, PruningObjective, embed, fitting_teacher, trimmed_start, untrimmed
+from .recipe import BATCH_TOKENS, TaskPruneRecipe
+from .trimming import record_of, trim_to_text
+
+
+class Scored(Objective):
+    """An objective of training whose measurements are scores in percent, of which one decides."""
+
+    def measured(self, scores: Mapping[str, float]) -> TaskScores:
+        """Scores of the held-out sets with what decides."""
+        raise NotImplementedError
+
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        scores, best = self.measured(measured), progress.best_score
+        progress = progress.updated(task_scores=scores)
+        if best is None or scores.value > best:
+            progress = progress.updated(best_score=scores.value, best_step=step)
+        return progress
+
+    def loss_of(self, measured: Mapping[str, float]) -> float:
+        return self.measured(measured).loss
+
+    def best_of(self, progress: Progress) -> float | None:
+        return None if progress.best_score is None else -progress.best_score
+
+
+def batches_from(
+    features: Features, phase: Phase, start: int, workers: Workers
+) -> Generator[TaskBatch, None, None]:
+    """This worker's share of every batch from number `start` on."""
+    return training_batches(
+        features,
+        batch_size=phase.batch_size,
+        tokens=phase.batch_tokens,
+        seed=phase.seed,
+        start=start,
+        rank=workers.rank,
+        workers=workers.size,
+        passes=phase.accumulate,
+    )
+
+
+class FeaturesObjective(PruningObjective):
+    """An objective whose data are features of instances in memory.
+
+    Attributes
+    ----------
+    train, heldout : Features
+        To train on, and the first set to measure on.
+    """
+
+    recipe: TaskPruneRecipe
+    train: Features
+    heldout: Features
+
+    @staticmethod
+    def _trimmed(saved: SavedModel, recipe: TaskPruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
+        """The network as the run begins with it, and what is said of its vocabulary."""
+        saved = untrimmed(saved)
+        if not recipe.trim:
+            return saved, {}
+        trimmed = trim_to_text(saved, recipe.trim, count=recipe.trim_count)
+        settings = {'model': str(recipe.model), 'text': list(map(str, recipe.trim))}
+        record = record_of(trimmed, {**settings, 'count': recipe.trim_count}, recipe.model)
+        return trimmed_start(saved, trimmed.model.vocabulary), {TRIM: record.to_bytes()}
+
+    def _read_teacher(self, max_length: int, *, pairs: bool) -> SavedModel | None:
+        """The network that is learnt from; ValueError if it cannot teach, or cannot read the data."""
+        recipe, start = self.recipe, self.start
+        if recipe.taught in (None, 'parent'):
+            return start if recipe.taught else None
+        teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
+        of_states = recipe.teaching().same_width
+        check_teacher(teacher, start, states=of_states, heads=False, source=recipe.taught)
+        return fitting_task(teacher, start.head, source=recipe.taught, max_length=max_length, pairs=pairs)
+
+    def instances_held_out(self) -> int:
+        return len(self.heldout)
+
+    def _fixed(self, saved: SavedModel, **settings: Any) -> OptBERTModel:
+        """A network that is measured."""
+        return self.build(saved, trainable=False, **settings)
+
+    def round_steps(self) -> tuple[int, int]:
+        gates, steps, phase = self.recipe.gate_steps(), self.recipe.steps, self.recipe.phase('', 0)
+        epoch = steps_per_epoch(self.train, phase.batch_size, phase.batch_tokens)
+        return gates, epoch if steps is None else steps
+
+    def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
+        return batches_from(self.train, phase, phase.first_batch, self.workers)
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        """In the order of the held-out features, of the first ones."""
+        return self._embeddings(self._fixed(saved, **OF_LAST_STATE), self.heldout, most=EMBEDDED)
+
+    @staticmethod
+    def _embeddings(model: OptBERTModel, features: Features, most: int | None = None) -> np.ndarray:
+        return embed(model, token_batches(features, BATCH_TOKENS, most=most or len(features)))
+
+    def sample_inputs(self, count: int) -> dict[str, np.ndarray]:
+        batch = batch_of(self.heldout, np.arange(min(count, len(self.heldout))))
+        return {name: getattr(batch, name) for name in TOKEN_INPUTS}

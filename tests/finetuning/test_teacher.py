@@ -1,0 +1,136 @@
+"""Fine-tuning with a teacher: what is learnt, from whom, and that it goes on to the same bits."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from helpers.finetuned import Interrupted, recipe_for, squad_recipe, stop_at, without_times, write_questions
+from helpers.jobs import EXACT, horovodrun, needs_horovod
+from helpers.pruned import with_more_tokens
+from helpers.tiny import contents, random_parameters
+
+from gluon_optbert.finetuning.distillation import TaughtFineTuning, match_of
+from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.runs.recipe import RecipeError
+
+
+@pytest.fixture(scope='module')
+def teacher(finished):
+    """The unpruned network, fine-tuned on the same task."""
+    return finished[0] / 'run' / 'seed-1'
+
+
+@pytest.fixture(scope='module')
+def pruned(pruned_run):
+    """Of two rounds, which cut all widths."""
+    return pruned_run[0] / 'round-2' / 'model'
+
+
+def losses_of(output, seed=1):
+    lines = map(json.loads, (output / f'seed-{seed}' / 'metrics.jsonl').read_text().splitlines())
+    return [line for line in lines if 'learning_rate' in line]
+
+
+@pytest.mark.parametrize(
+    'weights, parts',
+    [
+        ('', {'loss', 'scores', 'states'}),
+        ('states=0', {'loss', 'scores'}),
+        ('labels=0,scores=0,states=0,last=1', {'loss', 'last'}),
+        ('embeddings=1,cosines=1,relations=1', {'loss', 'scores', 'states', 'embeddings'}),
+    ],
+)
+def test_the_parts_of_the_loss_are_those_with_a_weight(teacher, pruned, glue, tmp_path, weights, parts):
+    more = {'teacher': str(teacher), 'teacher_weights': weights, 'epochs': 1, 'log_every': 1}
+    finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
+    lines = losses_of(tmp_path / 'run')
+    assert lines and all(parts <= {*line} for line in lines)
+    assert all(('states' in line) == ('states' in parts) for line in lines)
+
+
+def test_a_network_that_learns_from_itself_has_nothing_to_learn(teacher, glue, tmp_path):
+    more = {'teacher': str(teacher), 'epochs': 1, 'log_every': 1, 'dropout': 0.0}
+    finetune_glue(recipe_for(teacher, glue, tmp_path, **more))
+    first = losses_of(tmp_path / 'run')[0]
+    assert first['step'] == 1 and first['states'] < 1e-6 and abs(first['scores']) < 1e-4
+
+
+def test_states_are_compared_at_the_units_that_a_pruning_run_left(pruned_run, pruned, teacher):
+    student, whole = read_model(pruned).architecture, read_model(teacher).architecture
+    match = match_of(pruned, student, whole, source='teacher')
+    kept = np.arange(whole.h)
+    for number in (1, 2):
+        path = pruned_run[0] / f'round-{number}' / 'selection.json'
+        kept = kept[json.loads(path.read_text())['kept']['h']]
+    assert match.units.tolist() == kept.tolist() and len(kept) == student.h < whole.h
+    with pytest.raises(ValueError, match='no pruning run around it says which of them stayed'):
+        match_of(pruned.parent / 'elsewhere' / 'model', student, whole, source='teacher')
+
+
+def test_a_teacher_that_cannot_teach_is_refused_before_the_first_step(
+    teacher, pruned, model_directory, glue, tmp_path
+):
+    def refused(message, name=teacher, error=ValueError, model=pruned, **more):
+        with pytest.raises(error, match=message):
+            finetune_glue(recipe_for(model, glue, tmp_path, teacher=str(name), **more))
+        assert not (tmp_path / 'run').exists()
+
+    saved = read_model(teacher)
+    other = with_more_tokens(saved, ['zz'])
+    write_model(tmp_path / 'words', other)
+    named = dataclasses.replace(saved, head=dataclasses.replace(saved.head, labels=('bad', 'good'), names=()))
+    write_model(tmp_path / 'labels', named)
+    refused('differ in their vocabularies', tmp_path / 'words')
+    refused('the teacher was trained for SST-2 with the labels bad, good', tmp_path / 'labels')
+    refused('the teacher was trained for pretraining', model_directory)
+    refused('the teacher was trained for SST-2', task='STS-B')
+    refused('nowhere', tmp_path / 'nowhere', FileNotFoundError)
+    widths = dataclasses.replace(saved.architecture, h=saved.architecture.h + 2)
+    parameters = random_parameters(widths, 3, head=saved.head)
+    wide = dataclasses.replace(saved, architecture=widths, parameters=parameters)
+    write_model(tmp_path / 'wide', wide)
+    refused('give --teacher-weights states=0,last=0,cosines=0', tmp_path / 'wide', model=model_directory)
+    refused('teacher_weights goes with --teacher', '', RecipeError, teacher_weights='states=0')
+    refused('all teacher_weights are 0', error=RecipeError, teacher_weights='labels=0,scores=0,states=0')
+
+
+def test_questions_are_learnt_from_a_teacher(model_directory, tmp_path):
+    write_questions(tmp_path / 'squad')
+    finetune_squad(squad_recipe(model_directory, tmp_path, epochs=1))
+    (tmp_path / 'run').rename(tmp_path / 'teacher')
+    more = {'teacher': str(tmp_path / 'teacher' / 'seed-1'), 'epochs': 1, 'log_every': 1}
+    finetune_squad(squad_recipe(model_directory, tmp_path, **more))
+    assert all({'loss', 'scores', 'states'} <= {*line} for line in losses_of(tmp_path / 'run'))
+    with pytest.raises(ValueError, match='the teacher was trained for SQuAD v1.1'):
+        finetune_squad(squad_recipe(model_directory, tmp_path / 'new', **more, version='2.0'))
+
+
+def test_a_run_with_a_teacher_resumes_to_the_same_bits(teacher, pruned, glue, tmp_path, monkeypatch):
+    more = {'teacher': str(teacher), 'epochs': 1, 'seeds': [1, 2]}
+    whole = finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
+    (tmp_path / 'run').rename(tmp_path / 'whole')
+    stop_at(monkeypatch, 6 + 4, TaughtFineTuning)
+    with pytest.raises(Interrupted):
+        finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
+    monkeypatch.undo()
+    result = finetune_glue(recipe_for(pruned, glue, tmp_path, **more, resume=True))
+    assert without_times(result) == without_times(whole)
+    for seed in ('seed-1', 'seed-2'):
+        one, other = (contents(tmp_path / name / seed)['model.params'] for name in ('run', 'whole'))
+        assert one == other
+
+
+@needs_horovod
+def test_two_workers_learn_from_a_teacher_as_one_does(teacher, pruned, glue, tmp_path):
+    more = {'teacher': str(teacher), 'epochs': 1, 'learning_rate': 1e-3, **EXACT}
+    finetune_glue(recipe_for(pruned, glue, tmp_path / 'one', **more))
+    values = {**dict(task='SST-2', max_length=16, batch_size=8), **more}
+    words = [word for name, value in values.items() for word in (f'--{name.replace("_", "-")}', value)]
+    words += ['--model', pruned, '--data', glue, '--output', tmp_path / 'two']
+    done = horovodrun('finetune/run_glue.py', *words)
+    assert done.returncode == 0, done.stderr
+    places = tmp_path / 'one' / 'run', tmp_path / 'two'
+    one, two = (read_model(place / 'seed-1').parameters for place in places)
+    assert max(np.abs(one[name] - two[name]).max() for name in one) < 1e-4
