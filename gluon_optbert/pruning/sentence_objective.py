@@ -252,6 +252,11 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
     pairs = {}
     for name, examples in found.scored.items():
         some = examples.first(recipe.evaluation_limit)
+        if len(some) < _FEWEST_HELD_OUT:
+            raise ValueError(
+                f'{recipe.data}: pairs with scores to measure on, of {name}: {len(some)}; at least '
+                f'{_FEWEST_HELD_OUT} are needed'
+            )
         both = [(one,) for column in zip(*some.texts) for one in column]
         pairs[name] = read(both), some.labels
     train = np.setdiff1d(np.arange(len(every)), heldout)

@@ -74,7 +74,7 @@ def test_a_teacher_that_cannot_teach_is_refused_before_the_first_step(
 ):
     def refused(message, name=teacher, error=ValueError, model=pruned, **more):
         with pytest.raises(error, match=message):
-            finetune_glue(recipe_for(model, glue, tmp_path, teacher=str(name), **more))
+            finetune_glue(recipe_for(model, glue, tmp_path, **{'teacher': str(name), **more}))
         assert not (tmp_path / 'run').exists()
 
     saved = read_model(teacher)
@@ -92,7 +92,7 @@ def test_a_teacher_that_cannot_teach_is_refused_before_the_first_step(
     wide = dataclasses.replace(saved, architecture=widths, parameters=parameters)
     write_model(tmp_path / 'wide', wide)
     refused('give --teacher-weights states=0,last=0,cosines=0', tmp_path / 'wide', model=model_directory)
-    refused('teacher_weights goes with --teacher', '', RecipeError, teacher_weights='states=0')
+    refused('goes with --teacher', error=RecipeError, teacher=None, teacher_weights='states=0')
     refused('all teacher_weights are 0', error=RecipeError, teacher_weights='labels=0,scores=0,states=0')
 
 
@@ -103,8 +103,9 @@ def test_questions_are_learnt_from_a_teacher(model_directory, tmp_path):
     more = {'teacher': str(tmp_path / 'teacher' / 'seed-1'), 'epochs': 1, 'log_every': 1}
     finetune_squad(squad_recipe(model_directory, tmp_path, **more))
     assert all({'loss', 'scores', 'states'} <= {*line} for line in losses_of(tmp_path / 'run'))
+    (tmp_path / 'run').rename(tmp_path / 'taught')
     with pytest.raises(ValueError, match='the teacher was trained for SQuAD v1.1'):
-        finetune_squad(squad_recipe(model_directory, tmp_path / 'new', **more, version='2.0'))
+        finetune_squad(squad_recipe(model_directory, tmp_path, **more, version='2.0'))
 
 
 def test_a_run_with_a_teacher_resumes_to_the_same_bits(teacher, pruned, glue, tmp_path, monkeypatch):

@@ -86,6 +86,14 @@ def test_sentences_and_long_texts_are_scored_each(texts, model_directory, tmp_pa
     assert '20' in objective.about_data()[0]
 
 
+def test_too_few_pairs_to_measure_on_are_refused(texts, model_directory, tmp_path):
+    (tmp_path / 'text.txt').write_bytes((texts / 'text.txt').read_bytes())
+    (tmp_path / 'dev.csv').write_text('a,b,0.5\nc,d,1\n')
+    recipe = recipe_for(model_directory, tmp_path, tmp_path / 'run')
+    with pytest.raises(ValueError, match='pairs with scores to measure on, of dev: 2; at least 10'):
+        read_sentence_data(recipe, read_model(model_directory))
+
+
 def test_a_text_is_cut_to_the_length_of_the_checkpoint(texts, model_directory, tmp_path):
     saved = read_model(model_directory)
     head = dataclasses.replace(saved.head, embedding=Embedding(max_length=5))
