@@ -15,10 +15,10 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
 from ..architecture.parameters import H_GATES, LETTERS
 from ..cutting.baselines import DROPS, layers_to_keep
-from ..finetuning.recipe import OwnData
+from ..finetuning.recipe import FineTuneRecipe, OwnData
 from ..network.saved_model import SavedModel, read_model
 from ..network.settings import check_precision
-from ..runs.recipe import Seed, Share, ShareOrZero, differing, option, read_yaml
+from ..runs.recipe import Seed, Share, differing, option, read_yaml, with_options_of
 from ..runs.run_directory import RECIPE
 from ..text.shards import Shards
 from ..training.distributed import Workers
@@ -395,7 +395,9 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
         return gates or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
-class TaskPruneRecipe(OwnData, PruningRecipe):
+class TaskPruneRecipe(
+    OwnData, with_options_of(FineTuneRecipe, ('batch_size', 'warmup', 'limit')), PruningRecipe
+):
     """Pruning a network that was fine-tuned."""
 
     ALTERNATIVES = (('minutes', 'steps', _TIMED),)
@@ -472,21 +474,16 @@ class TaskPruneRecipe(OwnData, PruningRecipe):
     trim_count: PositiveInt = option('uses in that text that a token needs to stay', 1)
     timing: bool = option('whether to time the networks of all rounds at the end', True)
     seed: Seed = option('random seed of data order and dropout', 1)
-    batch_size: PositiveInt = option('instances in a batch, over all workers', 32)
     batch_tokens: PositiveInt | None = option(
         'for sentences, in place of batch_size: tokens in a batch, over all workers and with padding; a '
         f'batch has texts of similar lengths. By default {BATCH_TOKENS}',
         None,
     )
     learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
-    warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.1)
     max_length: PositiveInt | None = option(
         'largest number of tokens of an instance or a window; by default that of the fine-tuning, for '
         'sentences that of the checkpoint',
         None,
-    )
-    limit: PositiveInt | None = option(
-        'number of training instances to use, from the start of the file; by default all', None
     )
     evaluate_every: NonNegativeInt = option(
         'steps between evaluations on held-out data; 0 for only one, at the end', 0
