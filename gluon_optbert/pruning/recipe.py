@@ -253,9 +253,8 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
 
     def makes_query_encoder(self, before: Architecture, after: Architecture) -> bool:
         """Whether the embeddings of a network after pruning come near those before it, number by number."""
-        return (
-            self.without_labels and before.h == after.h and (self.teaching().same_width or not self.recovers)
-        )
+        near = self.teaching().same_width if self.recovers else self.reconstruct
+        return self.without_labels and before.h == after.h and near
 
     @property
     def recovers(self) -> bool:
