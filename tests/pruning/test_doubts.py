@@ -59,7 +59,7 @@ def test_a_base_that_guesses_by_frequency_is_doubted_where_its_heads_are_needed(
     many, above, labels, doubtful
 ):
     measured = {'mlm_loss': guessed(many) + above, 'mlm_accuracy': 0.1}
-    assert len(doubted(many, progress=measured, labels=labels)) == doubtful
+    assert len(doubted(many, progress=measured, labels=labels, prune='akvf')) == doubtful
 
 
 def test_a_run_says_its_doubts_and_goes_on(shards_directory, tmp_path, caplog):
