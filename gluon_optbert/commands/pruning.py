@@ -116,6 +116,8 @@ def verify(argv=None):
     from ..deployment.verify import verify as run
     from ..runs.files import new_output, refuse_existing, write_file
     from ..runs.machine import origin_here, origin_warnings
+    from ..runs.recipe import read_yaml
+    from ..runs.run_directory import RECIPE
 
     example = line('optbert-verify', 'runs/pruned')
     recipe = parse(VerifyRecipe, argv, description=verify.__doc__, example=example, positional='run')
@@ -142,7 +144,9 @@ def verify(argv=None):
     model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
     beside = ' or rounding' if described_rounding(rows) else ''
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
-    print(f'next: {line("optbert-export", model, "--output", "deploy", "--onnx")}')
+    encodes = read_yaml(recipe.run / RECIPE).get('task') == 'sentences'
+    words = ['--format', 'sentence-transformers'] if encodes else ['--onnx']
+    print(f'next: {line("optbert-export", model, "--output", "deploy", *words)}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {shown(sentence)}', file=sys.stderr)
 
