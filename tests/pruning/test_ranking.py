@@ -152,4 +152,4 @@ def test_one_pass_of_gradients_serves_any_size(place, monkeypatch, more):
 
 def test_what_may_differ_are_settings_that_exist():
     fields = {*PruneRecipe.model_fields, *TaskPruneRecipe.model_fields}
-    assert {*recipes._AFTER, *recipes._OF_COST, *recipes._OF_TEACHER} <= fields
+    assert {*recipes._AFTER, *recipes._OF_COST, *PruneRecipe.OF_TEACHER} <= fields
