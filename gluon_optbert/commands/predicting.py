@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -32,17 +32,10 @@ from ..serving.settings import ServiceSettings
 from ..tasks.features import LONG
 
 
-class PredictRecipe(Recipe):
-    """Recipe of `predict`: texts, network and engine."""
+class NetworkRecipe(Recipe):
+    """The network of an export, and how it is computed."""
 
     deployment: Path = option('deployment directory of an export')
-    input: Path | None = option('file of text; by default standard input', None)
-    format: str | None = option(
-        'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
-        'and lines for standard input',
-        None,
-        choices=FORMATS,
-    )
     engine: str | None = option(
         'library that runs the network: onnxruntime and openvino read model.onnx. By default onnxruntime '
         'if it is installed and there is that file, else mxnet, else openvino',
@@ -59,6 +52,45 @@ class PredictRecipe(Recipe):
         'number of threads; by default one for each core that this process may use and no other program uses '
         'now',
         None,
+    )
+    null_threshold: float | None = option(
+        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
+        'more than this; by default as in fine-tuning',
+        None,
+    )
+    long: str | None = option(
+        'what is done with a text that is too long. cut: its end is left out; split: it is read in windows, '
+        'of whose scores the mean is taken; by default as the export says',
+        None,
+        choices=LONG,
+    )
+
+    def predictor(self) -> Predictor:
+        """The network, loaded."""
+        return Predictor(
+            self.deployment,
+            engine=self.engine,
+            threads=self.threads,
+            precision=self.precision,
+            null_threshold=self.null_threshold,
+            long=self.long,
+        )
+
+
+class PredictRecipe(NetworkRecipe):
+    """Recipe of `predict`: texts, network and engine."""
+
+    input: Path | None = option('file of text; by default standard input', None)
+    format: str | None = option(
+        'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
+        'and lines for standard input',
+        None,
+        choices=FORMATS,
+    )
+    text: tuple[str, ...] = option(
+        'column of the text in a table, .csv, .tsv or .jsonl; of pairs both, with a comma between. By '
+        'default as in fine-tuning, or the one with a usual name',
+        (),
     )
     batch_size: PositiveInt = option('sequences in a batch', 32)
     ahead: PositiveInt = option(
@@ -81,22 +113,6 @@ class PredictRecipe(Recipe):
         'whether embeddings are scaled to length 1, so that their dot products are cosines; by default as '
         'the network says',
         None,
-    )
-    null_threshold: float | None = option(
-        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
-        'more than this; by default as in fine-tuning',
-        None,
-    )
-    text: tuple[str, ...] = option(
-        'column of the text in a table, .csv, .tsv or .jsonl; of pairs both, with a comma between. By '
-        'default as in fine-tuning, or the one with a usual name',
-        (),
-    )
-    long: str | None = option(
-        'what is done with a text that is too long. cut: its end is left out; split: it is read in windows, '
-        'of whose scores the mean is taken; by default as the export says',
-        None,
-        choices=LONG,
     )
 
 
@@ -172,14 +188,7 @@ def predict(argv=None):
         raise FileNotFoundError(f'{recipe.input}: no such file')
     if recipe.input is not None and recipe.input.is_dir():
         raise IsADirectoryError(f'{recipe.input} is a directory; give a file of lines')
-    predictor = Predictor(
-        recipe.deployment,
-        engine=recipe.engine,
-        threads=recipe.threads,
-        precision=recipe.precision,
-        null_threshold=recipe.null_threshold,
-        long=recipe.long,
-    )
+    predictor = recipe.predictor()
     print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
     source = 'standard input' if recipe.input is None else recipe.input
     with readable_twice(recipe) as recipe:
@@ -198,10 +207,9 @@ def predict(argv=None):
             print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)
 
 
-class ServeRecipe(ServiceSettings):
+class ServeRecipe(NetworkRecipe, ServiceSettings):
     """Recipe of `serve`: network, address and limits."""
 
-    deployment: Path = option('deployment directory of an export')
     host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
     port: Annotated[int, Field(ge=0, lt=2**16)] = option(
         'port to listen on; 0 is any free one, which is printed', 8000
@@ -210,23 +218,6 @@ class ServeRecipe(ServiceSettings):
         'names in the Host header of requests that are answered, beside those of this machine, as when a '
         'reverse proxy passes its own on; by default any, or none where --host is of this machine alone',
         (),
-    )
-    engine: str | None = option(
-        'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
-        'else mxnet, else openvino',
-        None,
-        choices=ENGINES,
-    )
-    threads: PositiveInt | None = option(
-        'threads of a forward pass; by default one for each core that no other program uses', None
-    )
-    precision: Literal['float32', 'bfloat16'] | None = option(
-        'bfloat16, for openvino on a processor that has it; by default that of the export', None
-    )
-    null_threshold: float | None = option(
-        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
-        'more than this; by default as in fine-tuning',
-        None,
     )
 
 
@@ -244,13 +235,7 @@ def serve(argv=None):
     recipe = parse(ServeRecipe, argv, description=serve.__doc__, positional='deployment', example=example)
     listener = server.listen(recipe.host, recipe.port)
     with listener:
-        predictor = Predictor(
-            recipe.deployment,
-            engine=recipe.engine,
-            threads=recipe.threads,
-            precision=recipe.precision,
-            null_threshold=recipe.null_threshold,
-        )
+        predictor = recipe.predictor()
         name = recipe.deployment.absolute().name
         card = recipe.deployment / 'README.md'
         readable = card.is_file() and card.stat().st_size <= MOST_CARD_BYTES
@@ -264,6 +249,7 @@ def serve(argv=None):
             print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
 
         server.serve(app, listener, settings=recipe, ready=ready)
+    say_cut(predictor)
     print('stopped')
 
 

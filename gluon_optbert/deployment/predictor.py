@@ -231,6 +231,10 @@ class Predictor:
     threads : int
     pairs : bool
         Whether the network can tell two texts apart: it has two token types.
+    max_length : int
+        Tokens of a text that are read at once.
+    long : str
+        What is done with a text that has more: ``cut``, or ``split`` into windows.
     texts, cut : int
         Texts that were read so far, and those of them that were cut.
     problem : str, optional
@@ -300,6 +304,8 @@ class Predictor:
         self.engine, self.choice, self.threads = engine, engine.choice, engine.choice.threads
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
+        self.max_length = self._reading.max_length if self._reading else self._encoder.max_length
+        self.long = deployment.long if self.head.pooled else 'split'
         self.texts = self.cut = 0
         self.problem: str | None = None
         self.pairs = deployment.architecture.token_types > 1
@@ -321,7 +327,7 @@ class Predictor:
         if not self.cut:
             return ''
         remedy = '; --long split' * (self._deployment.kind == 'task')
-        return cut_note(self.cut, self.texts, self._encoder.max_length) + remedy
+        return cut_note(self.cut, self.texts, self.max_length) + remedy
 
     def _features(self, instances: Sequence[Instance]) -> Features:
         """The features of instances, which are counted."""

@@ -82,6 +82,7 @@ class Service:
             'task': head.task,
             'texts': texts_of(head, pairs=self._predictor.pairs),
             'labels': [{'label': label, 'name': head.name_of(label)} for label in head.labels],
+            'reads': {'tokens': self._predictor.max_length, 'long': self._predictor.long},
             'limits': {name: getattr(settings, name) for name in limits},
             'version': __version__,
         }

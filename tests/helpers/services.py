@@ -24,6 +24,7 @@ class FakePredictor:
         self.head, self.failing, self.batches = head, failing, []
         self.engine = types.SimpleNamespace(name='none', version='1', precision='float32')
         self.threads, self.problem, self.pairs, self.cut = 1, None, True, 0
+        self.max_length, self.long = 128, 'cut'
         self.let_go, self.began = threading.Event(), threading.Event()
         self.let_go.set()
 

@@ -53,6 +53,7 @@ def test_page_is_used_by_keyboard_and_answers_wrong_input_in_words(addresses, ki
     results = 'document.getElementById("results").innerText'
     with Page(addresses[kind], width, scheme) as page:
         page.check(scheme)
+        assert '128 tokens is cut there' in page.value('document.getElementById("limits").innerText')
         page.tab_to('e.tagName === "TEXTAREA" || e.tagName === "INPUT"')
         page.type('a fine film')
         page.tab_to('e.tagName === "BUTTON"')

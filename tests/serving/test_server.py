@@ -122,6 +122,19 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     assert (status, out) == (0, 'stopped\n') and err.startswith('engine: ') and len(err.splitlines()) == 1
 
 
+def test_long_texts_are_cut_and_said_to_be_or_read_in_windows(running, deployment):
+    text = 'a b ' * 40
+    for long, cut in (('cut', True), ('split', False)):
+        service = running('tools/serve.py', deployment, '--port', 0, '--long', long)
+        (one,) = service.post({'text': text})[1]['predictions']
+        assert one.get('cut', False) is cut
+        connection = service.connection()
+        connection.request('GET', '/health')
+        health = json.loads(connection.getresponse().read())
+        assert health['reads'] == {'tokens': 16, 'long': long} and health['computed']['cut'] == cut
+        assert ('1 of 1 texts were cut to 16 tokens' in service.end()[2]) is cut
+
+
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_running_request_finish(running, number):
     service = running('-c', SLOW, 30)
