@@ -23,6 +23,7 @@ from .network.saved_model import read_model as read
 from .runs.display import markdown_table
 from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS
+from .runs.progress import MARK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -322,43 +323,46 @@ def embed(network: Any, texts: Iterable[Any], **options: Any) -> np.ndarray:
         return predictor_of(network).encode(texts, **options)
 
 
-def score(
-    predictions: Any, data: str | Path, *, task: str | None = None, null_odds: str | Path | None = None
-) -> dict[str, float]:
-    """The scores of predictions on labelled data, in percent.
+def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float]:
+    """The scores of predictions on labelled data, in percent. A warning says if one answer to all does as
+    well.
 
     Parameters
     ----------
     predictions : str, Path, Predictor, SavedModel or Run
         A file of predictions, as `optbert-score` reads it; or a network, which predicts the data first.
     data : str or Path
-        A labelled file of the task.
-    task : str, optional
-        SQuAD1.1, SQuAD2.0, a task of GLUE or a JSON file; by default that of the network.
-    null_odds : str or Path, optional
-        Of SQuAD 2.0: ``null_odds.json`` of a run.
+        A labelled file.
+    **options
+        The other fields of `optbert-score`: ``task``, ``model``, ``text``, ``label``, ``kind``, ``labels``
+        and ``null_odds``.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing or not what it should be, or the task of a file is not named.
+        If a file is missing or not what it should be, or what it is scored on is not known.
     """
-    with said_in_python():
-        if not isinstance(predictions, (str, Path)) or Path(predictions).is_dir():
-            from .deployment.instances import read_instances
-            from .deployment.measures import check_labels, predicted
-            from .deployment.measures import score as measure
-
-            predictor = predictor_of(predictions)
-            labelled = read_instances(Path(data), predictor.head, labelled=True)
-            check_labels(labelled, predictor.head)
-            value = measure(predictor.head, labelled, predicted(predictor, labelled, 'predicting'))
-            return {'score': 100 * value}
+    with said_in_python(), contextlib.ExitStack() as stack:
         from .commands.predicting import ScoreRecipe, scores_of
         from .runs.recipe import fill
 
-        given = {'predictions': predictions, 'data': data, 'task': task, 'null_odds': null_odds}
-        return scores_of(fill(ScoreRecipe, {name: one for name, one in given.items() if one is not None}))[0]
+        head = None
+        if not isinstance(predictions, (str, Path)) or Path(predictions).is_dir():
+            from .deployment.instances import read_instances
+            from .deployment.measures import predicted
+            from .deployment.predictor import record
+
+            predictor = predictor_of(predictions)
+            head, place = predictor.head, Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            instances = read_instances(Path(data), head)
+            answers = map(record, instances, predicted(predictor, instances, 'predicting'))
+            predictions = place / 'predictions.jsonl'
+            predictions.write_text('\n'.join(map(json.dumps, answers)), encoding='utf-8')
+        given = {'predictions': predictions, 'data': data, **options}
+        scores, lines = scores_of(fill(ScoreRecipe, given), head)
+        if lines[-1].startswith(MARK):
+            warnings.warn('\n'.join(lines), stacklevel=2)
+        return scores
 
 
 # Pages and plots

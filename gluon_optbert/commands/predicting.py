@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,18 +18,23 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from ..architecture.embedding import POOLINGS
+from ..architecture.heads import PRETRAINING, Head
 from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
+from ..network.saved_model import HEAD
 from ..runs.command_line import command, parse
 from ..runs.display import counting
 from ..runs.failures import say
-from ..runs.files import new_output, write_file
+from ..runs.files import new_output, read_json, write_file
 from ..runs.limits import MOST_CARD_BYTES
+from ..runs.progress import MARK, exceeds, score_text
 from ..runs.recipe import Recipe, option
-from ..runs.starting import line
+from ..runs.starting import line, what_it_is
 from ..serving.settings import ServiceSettings
 from ..tasks.features import LONG
+from ..tasks.own_data import TableOptions
+from ..tasks.task import Task, find_task, known_head, packaged_task
 
 
 class NetworkRecipe(Recipe):
@@ -207,7 +212,7 @@ def predict(argv=None):
             print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)
 
 
-class ServeRecipe(NetworkRecipe, ServiceSettings):
+class ServeRecipe(ServiceSettings, NetworkRecipe):
     """Recipe of `serve`: network, address and limits."""
 
     host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
@@ -253,12 +258,24 @@ def serve(argv=None):
     print('stopped')
 
 
-class ScoreRecipe(Recipe):
+class ScoreRecipe(TableOptions):
     """Recipe of `score`: predictions and labels."""
 
+    GROUPS = {'the columns of --data': ('text', 'label', 'kind', 'labels')}
+    ALTERNATIVES = tuple(('task', name, 'a task says it') for name in ('model', 'text', 'label', 'kind'))
+
     predictions: Path = option('predictions: JSON lines, a submission (.tsv), or texts by question id')
-    task: str = option('SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task')
-    data: Path = option('labelled file: dev.tsv of the task, or dev-v2.0.json of SQuAD')
+    data: Path = option('labelled file: a table, dev.tsv of a task, or dev-v2.0.json of SQuAD')
+    task: str | None = option(
+        'SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task; by default what the '
+        'network was fine-tuned on, or the data by their columns',
+        None,
+    )
+    model: Path | None = option(
+        'model directory or export that predicted, which says what it was fine-tuned on; by default the '
+        'directory of the predictions, if it is one',
+        None,
+    )
     null_odds: Path | None = option(
         'null_odds.json of a run on SQuAD 2.0, to find the best thresholds; its answers.json must then be '
         'the --predictions',
@@ -267,51 +284,100 @@ class ScoreRecipe(Recipe):
 
     def problems(self) -> list[str]:
         """Contradictory or unclear fields."""
-        from ..tasks.scoring import squad_version
-
-        if self.task.lower() == 'squad':
-            return ['--task SQuAD needs its version: SQuAD1.1 or SQuAD2.0']
-        if self.null_odds is not None and squad_version(self.task) != '2.0':
-            return ['--null-odds goes with --task SQuAD2.0']
-        return []
+        unclear = (self.task or '').lower() == 'squad'
+        return super().problems() + ['--task SQuAD needs its version: SQuAD1.1 or SQuAD2.0'] * unclear
 
 
 @command
 def score(argv=None):
-    """Score a file of predictions on a task of GLUE or on SQuAD, as the official scripts do.
+    """Score a file of predictions on labelled data, those of GLUE and SQuAD as the official scripts do.
 
     Predictions are what tools/predict.py prints; or a submission of GLUE, with the columns index and
     prediction; or SQuAD's predictions.json, texts by question id.
     """
-    words = ['--task', 'SQuAD2.0', '--predictions', 'predictions.json', '--data', 'squad/dev-v2.0.json']
+    words = ['--predictions', 'predictions.jsonl', '--data', 'dev.csv']
     recipe = parse(
         ScoreRecipe, argv, description=score.__doc__, example=line('optbert-score', *words), positional=''
     )
     say(*scores_of(recipe)[1])
 
 
-def scores_of(recipe: ScoreRecipe) -> tuple[dict[str, float], list[str]]:
-    """The scores, in percent, and lines for people on them."""
+def head_of(directory: Path) -> Head | None:
+    """The head of the task that a model directory or an export describes; None if there is none."""
+    for name in (HEAD, 'manifest.json'):
+        if (directory / name).is_file():
+            values, source = read_json(directory / name), str(directory / name)
+            values = values if name == HEAD else values.get('head')
+            head = PRETRAINING if values is None else known_head(Head.from_dict(values, source=source))
+            return head if head.outputs else None
+    return None
+
+
+def scored_task(recipe: ScoreRecipe, head: Head | None = None) -> Task | str:
+    """The task that predictions are of, or the version of SQuAD; the head is that of the network, if it is
+    at hand.
+    """
+    from ..tasks.examples import task_of_file, task_of_head, with_head
+    from ..tasks.scoring import squad_version, version_of
+
+    if recipe.task is None:
+        head = head or head_of(recipe.model or recipe.predictions.parent)
+    if recipe.model is not None and head is None:
+        remedy = what_it_is(recipe.model) or 'it is no fine-tuned network, nor the export of one'
+        raise ValueError(f'{recipe.model} names no task: {remedy}')
+    name = recipe.task or (head.task if head else '')
+    if squad_version(name) is not None:
+        return squad_version(name)
+    if head.kind == 'question_answering' if head else not name and recipe.data.suffix.lower() == '.json':
+        return version_of(recipe.data)
+    stated = recipe.text or recipe.label or recipe.kind
+    if recipe.task:
+        task = find_task(name)
+        task = task if task.head else with_head(task, recipe.data)
+    elif name and not stated and packaged_task(name):
+        task = packaged_task(name)
+    elif head and (recipe.text or head.columns) and not recipe.kind:
+        columns = (*(recipe.text or head.columns[:-1]), recipe.label or (head.columns or ('label',))[-1])
+        task = task_of_head(dataclasses.replace(head, columns=columns), recipe.data)
+    else:
+        task = task_of_file(recipe.data, text=recipe.text, label=recipe.label, kind=recipe.kind)
+    return task.of(task.head.named(recipe.labels)) if recipe.labels else task
+
+
+def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, float], list[str]]:
+    """The scores, in percent, and lines for people on them; the head is as of `scored_task`."""
     from ..tasks.metrics import majority_score
-    from ..tasks.scoring import score_squad, score_task, squad_version
-    from ..tasks.task import find_task
+    from ..tasks.scoring import score_squad, score_task
 
-    version = squad_version(recipe.task)
+    task = scored_task(recipe, head)
+    version = task if isinstance(task, str) else None
+    if recipe.null_odds is not None and version != '2.0':
+        raise ValueError('--null-odds goes with --task SQuAD2.0')
+    notes: list[str] = []
     if version is not None:
-        scores, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
-        return scores, [*(f'note: {note}' for note in notes), f'SQuAD {version}: {shown(scores)}']
-    task = find_task(recipe.task)
-    scores, examples = score_task(task, recipe.data, recipe.predictions)
-    constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
-    return scores, [
-        f'{task.name}, {len(examples)} rows: {shown(scores)}',
-        f'{constant}: {shown(majority_score(task.metrics, examples.labels))}',
+        scores, majority, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
+        what, constant = f'SQuAD {version}', 'no answer to any question'
+    else:
+        scores, examples = score_task(task, recipe.data, recipe.predictions)
+        majority = majority_score(task.metrics, examples.labels)
+        what = f'{task.name}, {len(examples)} rows'
+        constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
+    lines = [
+        *(f'note: {note}' for note in notes),
+        f'{what}: {shown(scores, majority)}',
+        f'{constant}: {shown({name: majority[name] for name in scores if name in majority})}',
     ]
+    poor = [name for name, value in scores.items() if not exceeds(value, majority.get(name))]
+    return scores, lines + [f'{MARK} no better than {constant}, which needs no network'] * bool(poor)
 
 
-def shown(scores):
-    """Scores in one line: percents with two digits, counts as they are."""
+def shown(scores: Mapping[str, float], majority: Mapping[str, float] | None = None) -> str:
+    """Scores in one line: percents with two digits, marked where no better than `majority`; counts as they
+    are.
+    """
     return ' | '.join(
-        f'{name} {value}' if isinstance(value, int) else f'{name} {value:.2f}'
+        f'{name} {value}'
+        if isinstance(value, int)
+        else f'{name} {score_text(value, majority=(majority or {}).get(name), digits=2)}'
         for name, value in scores.items()
     )

@@ -29,7 +29,8 @@ from ..tasks.examples import (
     with_head,
 )
 from ..tasks.features import Features, make_reader
-from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2
+from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2, unanswered
+from ..tasks.own_data import OwnData
 from ..tasks.squad import (
     Question,
     Reading,
@@ -46,7 +47,7 @@ from ..text.trimming import TRIM
 from ..training.distributed import Workers
 from .finetune import finetune
 from .objective import Exercise, check_fits, data_directory
-from .recipe import FineTuneRecipe, OwnData
+from .recipe import FineTuneRecipe
 from .result import FineTuningResult
 
 LOG = logging.getLogger(__name__)
@@ -334,15 +335,6 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
     )
-
-
-def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> dict[str, float]:
-    """The exact match and F1 of answering no question at all, in percent; in 2.0 with any threshold."""
-    if version == '1.1':
-        return squad_v1(texts, dict.fromkeys(texts, ''))
-    scores = squad_v2(texts, dict.fromkeys(texts, ''))
-    exact, f1 = scores['exact'], scores['f1']
-    return {'exact': exact, 'f1': f1, 'best_exact': exact, 'best_f1': f1, 'exact_at_best_f1': exact}
 
 
 def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

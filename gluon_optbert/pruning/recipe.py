@@ -15,11 +15,12 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
 from ..architecture.parameters import H_GATES, LETTERS
 from ..cutting.baselines import DROPS, layers_to_keep
-from ..finetuning.recipe import FineTuneRecipe, OwnData
+from ..finetuning.recipe import FineTuneRecipe
 from ..network.saved_model import SavedModel, read_model
 from ..network.settings import check_precision
 from ..runs.recipe import Seed, Share, differing, option, read_yaml, with_options_of
 from ..runs.run_directory import RECIPE
+from ..tasks.own_data import OwnData
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.objective import Phase

@@ -12,12 +12,12 @@ from ..architecture.heads import PRETRAINING
 from ..cutting.shrink import without_gates
 from ..finetuning.distillation import TaughtFineTuning, states_for
 from ..finetuning.objective import Exercise, FineTuning, in_labels_of, labels_remedy
-from ..finetuning.recipe import OwnData
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
+from ..tasks.own_data import OwnData
 from ..training.distillation import Match, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.objective import Phase
@@ -52,7 +52,7 @@ class TaskTraining(Scored, FineTuning):
         if exercise.metric == 'accuracy':
             share = scores[metric] / 100
             error = 100 * math.sqrt(max(0.0, share * (1 - share)) / instances)
-        return TaskScores(dict(scores), metric, instances, error)
+        return TaskScores(dict(scores), metric, instances, error, exercise.majority.get(metric))
 
 
 class TaskDistillation(TaskTraining, TaughtFineTuning):

@@ -58,6 +58,7 @@ CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed,
 
 # What a round does to a network; recovery also starts from the cut, where the fit of the layers was left out.
 CUT, RECOVERY = 'cut', 'recovery'
+_OF_SCORES = ('standard_error', 'majority')  # of `TaskScores`, where they are known
 _MAY_LACK = ('nsp_loss', 'nsp_accuracy', 'mlm_standard_error')  # of `HeldOut`
 
 
@@ -144,17 +145,25 @@ class TaskScores:
         That the deciding score is taken over.
     standard_error : float, optional
         Of the deciding score, in percentage points; None where it is not known.
+    majority : float, optional
+        The deciding score of one answer to all, in percent; None where it is not known.
     """
 
     scores: Mapping[str, float]
     metric: str
     instances: int
     standard_error: float | None = None
+    majority: float | None = None
 
     @property
     def described(self) -> str:
         """For people."""
         return f'{self.metric} {self.value:.2f} on {self.instances:,} held-out instances'
+
+    @property
+    def poor(self) -> bool:
+        """Whether one answer to all does as well."""
+        return not exceeds(self.value, self.majority)
 
     @property
     def value(self) -> float:
@@ -177,15 +186,14 @@ class TaskScores:
         scores = {str(name): _number(value) for name, value in values['scores'].items()}
         if values['metric'] not in scores:
             raise ValueError(f'no score {values["metric"]!r:.80}')
-        error = values.get('standard_error')
-        return cls(
-            scores, values['metric'], _whole(values['instances']), None if error is None else _number(error)
-        )
+        more = {name: _number(values[name]) for name in _OF_SCORES if values.get(name) is not None}
+        return cls(scores, values['metric'], _whole(values['instances']), **more)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, without those that are not known."""
         values = {'scores': dict(self.scores), 'metric': self.metric, 'instances': self.instances}
-        return values if self.standard_error is None else {**values, 'standard_error': self.standard_error}
+        more = {name: getattr(self, name) for name in _OF_SCORES}
+        return {**values, **{name: value for name, value in more.items() if value is not None}}
 
 
 Measured = HeldOut | TaskScores

@@ -326,3 +326,12 @@ def _course(
         gain = scores[question] if answerable[question] else -bool(predictions[question])
         course.append(course[-1] + gain)
     return order, course
+
+
+def unanswered(answers: Answers, version: str) -> dict[str, float]:
+    """The exact match and F1 of answering no question at all, in percent; in 2.0 with any threshold."""
+    if version == '1.1':
+        return squad_v1(answers, dict.fromkeys(answers, ''))
+    scores = squad_v2(answers, dict.fromkeys(answers, ''))
+    exact, f1 = scores['exact'], scores['f1']
+    return {'exact': exact, 'f1': f1, 'best_exact': exact, 'best_f1': f1, 'exact_at_best_f1': exact}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..runs.files import read_json
 from .examples import Examples, labels_of, read_examples
-from .metrics import score, squad_v1, squad_v2
+from .metrics import score, squad_v1, squad_v2, unanswered
 from .squad import known_answers, read_questions
 from .tables import read_json_lines, read_table
 from .task import Task
@@ -26,10 +26,16 @@ def squad_version(name: str) -> str | None:
     return SQUAD.get(name.lower().replace(' ', '').replace('-', '').replace('_', ''))
 
 
+def version_of(data: Path) -> str:
+    """The version of SQuAD that a file is of: 2.0 if a question has no answer."""
+    return '1.1' if all(question.answers for question in read_questions(data)) else '2.0'
+
+
 def score_squad(
     version: str, data: Path, predictions: Path, null_odds: Path | None = None
-) -> tuple[dict[str, float], list[str]]:
-    """The official scores of answers, and what to know of them, a line each.
+) -> tuple[dict[str, float], dict[str, float], list[str]]:
+    """The official scores of answers, those of no answer to any question, and what to know of them, a line
+    each.
 
     Parameters
     ----------
@@ -54,7 +60,7 @@ def score_squad(
     if version == '2.0':
         odds = None if null_odds is None else _numbers(Path(null_odds))
         try:
-            return squad_v2(texts, answers, odds, threshold=float('inf')), []
+            return squad_v2(texts, answers, odds, threshold=float('inf')), unanswered(texts, version), []
         except ValueError as error:
             source = null_odds if set(texts) <= set(answers) else predictions
             raise ValueError(f'{source}: {error}') from error
@@ -68,7 +74,7 @@ def score_squad(
     notes = (
         [f'{missing} of {len(texts)} questions have no prediction; they count as wrong'] if missing else []
     )
-    return squad_v1(texts, answers), notes
+    return squad_v1(texts, answers), unanswered(texts, version), notes
 
 
 def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, float], Examples]:

@@ -6,6 +6,7 @@ import pytest
 from helpers.commands import call
 from helpers.questions import write_squad
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.tasks.squad import Question
 
 
@@ -16,6 +17,28 @@ def test_score_stands_above_that_of_the_majority_class(tmp_path):
     result = call('tools/score.py', *words)
     assert result.returncode == 0, result.stderr
     assert result.stdout == 'SST-2, 4 rows: accuracy 100.00\nalways the majority class: accuracy 75.00\n'
+    (tmp_path / 'out.jsonl').write_text('{"label": "1"}\n' * 4)
+    first, _, last = call('tools/score.py', *words).stdout.splitlines()
+    assert first == 'SST-2, 4 rows: accuracy 75.00 *' and last.startswith('* no better than always the maj')
+
+
+def test_task_is_that_of_the_network_or_of_the_columns(tmp_path):
+    """A network may have labels that the data lack; its directory may be that of the predictions."""
+    (tmp_path / 'dev.csv').write_text('body,mood\na,good\nb,bad\nc,good\n')
+    (tmp_path / 'run').mkdir()
+    for name in ('out.jsonl', 'run/out.jsonl'):
+        (tmp_path / name).write_text('{"label": "good"}\n{"label": "bad"}\n{"label": "so-so"}\n')
+    head = Head('classification', ('bad', 'good', 'so-so'), '', (), ('body', 'mood'))
+    (tmp_path / 'run' / 'head.json').write_text(json.dumps(head.to_dict()))
+    words = ['tools/score.py', '--data', tmp_path / 'dev.csv', '--predictions']
+    for more in ([tmp_path / 'run' / 'out.jsonl'], [tmp_path / 'out.jsonl', '--model', tmp_path / 'run']):
+        result = call(*words, *more)
+        assert 'accuracy 66.67 *' in result.stdout, result.stderr
+    result = call(*words, tmp_path / 'out.jsonl')
+    assert result.returncode == 2 and "the label 'so-so', wanted bad or good" in result.stderr
+    (tmp_path / 'out.jsonl').write_text('{"label": "good"}\n{"label": "bad"}\n{"label": "bad"}\n')
+    result = call(*words, tmp_path / 'out.jsonl', '--text', 'body', '--label', 'mood')
+    assert result.stdout.startswith('dev, 3 rows: accuracy 66.67 *'), result.stderr
 
 
 def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
@@ -35,8 +58,10 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
     [
         (['--task', 'IMDb'], 'is no task'),
         (['--task', 'SST-2', '--null-odds', 'x'], '--null-odds goes with'),
+        (['--task', 'SST-2', '--text', 'x'], 'a task says it'),
+        (['--model', 'docs'], 'docs names no task'),
         (['--task', 'SQuAD'], 'needs its version: SQuAD1.1 or SQuAD2.0'),
-        ([], '--task is missing'),
+        ([], 'no such file'),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, words, says):

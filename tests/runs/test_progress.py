@@ -7,7 +7,7 @@ from helpers.tiny import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.runs.progress import Epoch, HeldOut, Progress
+from gluon_optbert.runs.progress import Epoch, HeldOut, Progress, TaskScores
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**6)
 MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances')
@@ -97,3 +97,11 @@ def test_recorded_progress_is_written_byte_by_byte():
     values = points['networks']['base']['measured']
     progress = Progress.from_dict(values)
     assert json.dumps(progress.to_dict()) == json.dumps(values) and progress.held_out is not None
+
+
+def test_score_of_one_answer_to_all_comes_back_and_decides_what_is_poor():
+    for value, poor in ((50.0, True), (51.0, False)):
+        scores = TaskScores({'dev/accuracy': value}, 'dev/accuracy', 100, 1.0, 50.0)
+        assert TaskScores.from_dict(json.loads(json.dumps(scores.to_dict()))) == scores
+        assert scores.poor is poor
+    assert not TaskScores({'dev/f1': 0.0}, 'dev/f1', 100).poor

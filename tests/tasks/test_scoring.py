@@ -129,10 +129,10 @@ def test_both_forms_of_answers_have_one_score(tmp_path, questions):
         ('predictions.json', json.dumps({'q1': 'Cat', 'q2': 'none'})),
         ('out.jsonl', as_lines({'id': 'q1', 'text': 'Cat'}, {'id': 'q2', 'text': 'none'})),
     ):
-        scores, notes = score_squad('2.0', questions, write(tmp_path / name, content))
+        scores, _, notes = score_squad('2.0', questions, write(tmp_path / name, content))
         assert (scores['exact'], scores['HasAns_f1'], scores['NoAns_f1'], notes) == (50.0, 100.0, 0.0, [])
     odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0, 'q2': 2.0}))
-    scores, _ = score_squad('2.0', questions, tmp_path / 'predictions.json', odds)
+    scores, majority, _ = score_squad('2.0', questions, tmp_path / 'predictions.json', odds)
     assert (scores['best_exact'], scores['best_exact_thresh'], scores['exact']) == (100.0, -3.0, 50.0)
     write(odds, '{"q1": 1}')
     with pytest.raises(ValueError, match='null_odds.json: 1 of 2 questions have no odds, the first is q2'):
@@ -142,9 +142,9 @@ def test_both_forms_of_answers_have_one_score(tmp_path, questions):
 def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):
     path = write_squad(tmp_path / 'dev.json', [Question('q1', 'who?', 'cat', (('cat', 0),))])
     for name, content in (('a.jsonl', as_lines({'id': 'q1', 'text': 'cat'})), ('b.json', '{"q1": "cat"}')):
-        scores, notes = score_squad('1.1', path, write(tmp_path / name, content))
+        scores, _, notes = score_squad('1.1', path, write(tmp_path / name, content))
         assert scores == {'exact_match': 100.0, 'f1': 100.0} and notes == []
-    _, notes = score_squad('1.1', path, write(tmp_path / 'none.json', '{}'))
+    *_, notes = score_squad('1.1', path, write(tmp_path / 'none.json', '{}'))
     assert notes == ['1 of 1 questions have no prediction; they count as wrong']
 
 
