@@ -45,7 +45,7 @@ from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
 from ..runs.display import Display, doing
 from ..runs.files import read_json, running, sha256, write_file
 from ..runs.machine import ORIGIN, note_origin
-from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
+from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress, TaskScores
 from ..runs.run_directory import RunDirectory, State
 from ..training.distillation import Match
 from ..training.distributed import Workers
@@ -366,6 +366,12 @@ def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
     current = rotate(run, came, number)
     if not (directory / SHRUNK).is_dir():
         before = evaluate(current)
+        if number == 1 and run.workers.first and isinstance(before, TaskScores) and before.poor:
+            LOG.warning(
+                '%s has %s, and one answer to all %.2f: it has learnt nothing of the task that pruning could '
+                'keep; fine-tune it for longer first',
+                *(recipe.model, before.described, before.majority),
+            )
         alphas, scores = rank(run, current, number)  # trains the gates by equation (2)
         selection = select(run, current, scores, number)
         sizes = {'head': current.head, 'h_gate': recipe.h_gate}

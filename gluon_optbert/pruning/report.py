@@ -19,7 +19,7 @@ from ..architecture.parameters import LETTERS, Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLOSED, CUT, GATES, OPEN, RECOVERY, Measured, TaskScores, measured_of
+from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores, measured_of
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
@@ -216,6 +216,11 @@ def _shown(measured: Measured | None) -> str:
     return _digits(None if measured is None else measured.value, _words(measured).digits)
 
 
+def _cell(measured: Measured | None) -> str:
+    """A measurement in the table of rounds; a score that one answer to all has as well is marked."""
+    return _shown(measured) + (f' {MARK}' if getattr(measured, 'poor', False) else '')
+
+
 def unclear(row: Round) -> list[str]:
     """Changes of a round that may be chance, a sentence for each; nothing where recovery kept the network."""
     sentences = []
@@ -372,7 +377,7 @@ def readable(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(digits=_digits, noise=noise, shown=_shown, widths=widths_line)
+    environment.filters.update(digits=_digits, noise=noise, shown=_cell, widths=widths_line)
     text = environment.get_template('pruning.md.jinja').render(
         recipe=recipe,
         shares=recipe.shares(),
@@ -384,6 +389,7 @@ def readable(
         decided_by=_decided_by,
         query_encoder=recipe.makes_query_encoder(rows[0].architecture, rows[-1].architecture),
         scores=list(first.scores) if isinstance(first, TaskScores) and len(first.scores) > 1 else [],
+        poor=next((one for losses in measured for one in losses if getattr(one, 'poor', False)), None),
         least='' if least is None else f'{least:.{last.digits}f}',
         doubts=[sentence for row in rows for sentence in unclear(row)],
         checked=any(row.difference_errors for row in rows),

@@ -518,7 +518,8 @@ def _measured(run: Run, place: int) -> Measured:
     scores = {}
     if 'metric' in recovered:
         start = value_of(run.rounds[0]['recovered'])
-        scores[run.quantity] = Score(recovered['scores'][recovered['metric']], start=start)
+        own = recovered['scores'][recovered['metric']]
+        scores[run.quantity] = Score(own, majority=recovered.get('majority'), start=start)
     architecture = run.networks()[place].architecture
     model = run.path / f'round-{row["round"]}' / 'model'
     return Measured(run.label, architecture, model, recovered.get('mlm_loss'), scores)

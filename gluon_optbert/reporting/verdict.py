@@ -177,6 +177,8 @@ def _compared(name: str, own: Score, score: Score, called: str) -> str:
     lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}{certainty}'
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
     poor = '' if exceeds(score.mean, score.majority) else ', so it has learnt nothing of this task'
+    if not exceeds(base, score.majority):
+        poor = f', so {called} had learnt nothing of this task that could be kept'
     return f'scores {lost} on {name}: {score.mean:.1f}, {called} {base:.1f}{majority}{poor}'
 
 
@@ -220,7 +222,9 @@ def _notes_on_scores(networks: Sequence[Measured]) -> list[str]:
     scores = [score for network in networks for score in network.scores.values()]
     notes = []
     if any(score.start is not None for score in scores):
-        notes.append('Scores of pruning runs are percent, of one run each, on held-out instances.')
+        known = any(score.start is not None and score.majority is not None for score in scores)
+        of_runs = 'Scores of pruning runs are percent, of one run each, on held-out instances.'
+        notes.append(f'{of_runs} {NOTE}.' if known else of_runs)
     if any(score.start is None for score in scores):
         notes.append(f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.')
     return notes

@@ -133,6 +133,7 @@ def test_scores_are_those_of_the_task(runs):
         measured = rows[task][2].recovered
         assert isinstance(measured, TaskScores) and measured.metric == metric
         assert (measured.standard_error is not None) == (measured.metric.endswith('accuracy'))
+        assert (measured.majority is None) == (task == 'sentences')
         assert f'{metric} before' in (base / task / 'pruning.md').read_text()
     assert rows['sentences'][0].recovered.value == pytest.approx(100)
 
@@ -299,9 +300,11 @@ def test_training_that_harms_leaves_what_the_cut_left(place, models, tmp_path, t
         ((None, None, None), 'reconstructed'),  # nothing is measured
     ],
 )
-def test_the_better_score_of_cut_and_reconstruction_stays(place, models, tmp_path, monkeypatch, scores, kept):
+def test_the_better_score_of_cut_and_reconstruction_stays(
+    place, models, tmp_path, monkeypatch, caplog, scores, kept
+):
     name = 'dev/accuracy'
-    left = [score and TaskScores({name: float(score)}, name, 100) for score in scores]
+    left = [score and TaskScores({name: float(score)}, name, 100, majority=85.0) for score in scores]
     monkeypatch.setattr(TaskObjective, 'evaluate', lambda self, saved: left.pop(0))
     more = {'rounds': 1, 'steps': 0, 'method': 'magnitude', 'reconstruct': True}
     prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', keep_best=True, **more))
@@ -309,6 +312,8 @@ def test_the_better_score_of_cut_and_reconstruction_stays(place, models, tmp_pat
     assert all(np.array_equal(value, model[name]) for name, value in other.items())
     page = (tmp_path / 'run' / 'pruning.md').read_text()
     assert ('the fit of the layers made dev/accuracy worse' in page) == (kept == 'shrunk')
+    assert ('no better than one answer to all, which has 85.00' in page) == (scores[0] is not None)
+    assert 'learnt nothing of the task' not in caplog.text  # 90 of the network that came in is better
 
 
 def losses_of(output):
