@@ -13,7 +13,7 @@ from ..deployment.export import ONNX_DIFFERENCES, PRECISIONS, UntrainedHeads, ki
 from ..deployment.instances import Instance, read_instances
 from ..deployment.lineage import lineage_of
 from ..deployment.measures import described
-from ..deployment.model_card import LICENSE
+from ..deployment.model_card import CARD, LICENSE
 from ..deployment.onnx_int8 import METHODS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.command_line import command, parse
@@ -148,6 +148,21 @@ def say(measured: dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
     print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 
 
+def after_export(recipe: ExportRecipe, kind: str) -> list[str]:
+    """The commands that lead on from an export of a kind."""
+    if recipe.format != 'mxnet':
+        return [f'how it is loaded: {recipe.output / CARD}']
+    if kind == 'pretraining':
+        return []
+    embed = ['--embed', 'embeddings.npy'] if kind == 'encoder' else []
+    predicting = line('optbert-predict', recipe.output, '--input', 'sentences.txt', *embed)
+    what = 'embed' if embed else 'predict'
+    return [
+        f'next, to {what}: {predicting}',
+        f'next, to serve it: {line("optbert-serve", recipe.output, "--port", 8000)}',
+    ]
+
+
 def write(saved: SavedModel, recipe: ExportRecipe, texts: list[Instance], labelled: list[Instance]) -> dict:
     """Write the export, and what was measured of it."""
     fields = api.FORMATS[recipe.format].fields
@@ -184,3 +199,4 @@ def export(argv=None):
     if 'pooler' in untrained_parts(saved, kind_of(saved, recipe.head)):
         print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')
     say(measured, recipe, labelled=len(labelled))
+    print(*after_export(recipe, kind_of(saved, recipe.head)), sep='\n')

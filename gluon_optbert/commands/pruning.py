@@ -81,9 +81,8 @@ def prune_task(argv=None):
     from ..pruning.recipe import TaskPruneRecipe
     from ..pruning.task_objectives import prune_task as run
 
-    words = ['--model', 'runs/sst2/seed-1', '--data', 'glue', '--target', 0.5, '--method', 'fisher']
-    words += ['--reconstruct', '--steps', 0, '--output', 'runs/sst2-half']
-    example = line('optbert-prune-task', *words)
+    words = ['--model', 'runs/sst2/seed-1', '--data', 'glue', '--target', 0.5, '--output', 'runs/sst2-half']
+    example = line('optbert-prune-task', *words, recipe='finetune/prune_in_minutes')
     _prune(parse(TaskPruneRecipe, argv, description=prune_task.__doc__, example=example), run)
 
 

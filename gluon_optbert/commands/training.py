@@ -17,6 +17,7 @@ from ..runs.recipe import read_yaml
 from ..runs.starting import line
 
 FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are proposed where they were too few
+MINUTES = 'finetune/prune_in_minutes'  # a recipe
 LONG_TRAINING, LARGE_NETWORK = 100_000, 2e7  # steps of pre-training; parameters
 
 
@@ -94,7 +95,6 @@ def pruning_recipe(model: Path) -> str:
 @command
 def import_checkpoint(argv=None):
     """Import a public BERT checkpoint of Hugging Face, Google or GluonNLP as a model directory."""
-    from ..architecture.heads import PRETRAINING
     from ..importing.convert import ImportRecipe, describe
     from ..importing.convert import import_checkpoint as run
 
@@ -105,15 +105,37 @@ def import_checkpoint(argv=None):
     with doing('importing'):
         imported = run(recipe)
     say(*describe(imported, recipe))
-    if imported.model.head == PRETRAINING:  # the shards lead on to what it needs
-        words = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'shards']
-        print(f'next: {line("optbert-make-shards", *words)}')
-        if 'mlm' in (imported.model.progress.untrained or ()):
-            words = ['--model', recipe.output, '--data', 'TEXT_DIR', '--output', 'PRUNED_DIR']
-            following = line('optbert-prune-task', *words, recipe='finetune/sentences')
-            print(f'or, for a sentence encoder: {following}')
-    else:
-        print(f'next: {line("optbert-export", recipe.output, "--output", "deploy", "--onnx")}')
+    print('\n'.join(after_import(imported.model, recipe.output)))
+
+
+def after_import(model: Any, output: Path) -> list[str]:
+    """The commands that lead on from an imported network, by its head, and what each is for."""
+    from ..architecture.heads import PRETRAINING
+
+    half = ['--target', 0.5, '--output', f'{output}-half']
+    if model.head != PRETRAINING:
+        return [
+            after_tuning(output, 'DATA', f'{output}-half'),
+            f'next, to use it as it is: {line("optbert-export", output, "--output", "deploy", "--onnx")}',
+        ]
+    table = ['--data', 'table.csv', '--text', 'text', '--label', 'label']
+    tuning = line(
+        *('optbert-finetune-glue', *table, '--model', output, '--output', 'runs/tuned'),
+        recipe='finetune/glue',
+    )
+    lines = [f'next, to fine-tune it: {tuning}']
+    if 'mlm' in (model.progress.untrained or ()):
+        words = ['--model', output, '--data', 'TEXT_DIR', *half]
+        pruning = line('optbert-prune-task', *words, recipe='finetune/sentences')
+        lines.append(f'next, to prune it as an encoder of sentences: {pruning}')
+    words = ['--input', 'TEXT_DIR', '--vocab', output / 'vocab.txt', '--output', 'shards']
+    return [*lines, f'next, to prune it on raw text: {line("optbert-make-shards", *words)}']
+
+
+def after_tuning(model: Path, data: Any, output: str) -> str:
+    """The command that prunes a network with the head of a task."""
+    words = ['--model', model, *(['--data', data] if data else []), '--target', 0.5, '--output', output]
+    return f'next, to prune it for its task: {line("optbert-prune-task", *words, recipe=MINUTES)}'
 
 
 @command
@@ -199,11 +221,17 @@ def _finetune(recipe: Any, run: Any) -> None:
     """Fine-tune, and say what was written."""
     from ..finetuning.recipe import written
     from ..finetuning.result import summary
+    from ..runs.progress import exceeds
     from ..training.distributed import Workers
 
     workers = Workers()
     result = run(recipe, workers=workers)
     if workers.first:
-        words = [recipe.output / f'seed-{recipe.seeds[0]}', '--output', 'deploy', '--onnx']
-        following = line('optbert-export', *words)
-        print(f'{summary(result)}\n{written(recipe)}\nnext: {following}')
+        first = recipe.output / f'seed-{recipe.seeds[0]}'
+        following = [f'next, to export it: {line("optbert-export", first, "--output", "deploy", "--onnx")}']
+        if not exceeds(result.mean[result.metric], (result.majority or {}).get(result.metric)):
+            more = f'--epochs {3 * recipe.epochs} --output {shlex.quote(f"{recipe.output}-2")}'
+            following = [f'next: the same command with more data, or for longer: {more}']
+        elif not read_json(recipe.model / 'progress.json').get('round'):
+            following.insert(0, after_tuning(first, recipe.data, f'{recipe.output}-half'))
+        print('\n'.join([summary(result), written(recipe), *following]))

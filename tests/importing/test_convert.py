@@ -583,6 +583,8 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
         'dropped: bert.embeddings.position_ids',
         'no MLM head',
         f'wrote {tmp_path}/model',
+        'next, to fine-tune it: python finetune/run_glue.py',
+        'next, to prune it as an encoder of sentences: python finetune/run_prune.py',
         'make_shards.py --input',
     ):
         assert said in done.stdout
