@@ -97,7 +97,8 @@ class Head:
         return {**rows, **({str(row): row for row in range(len(self.labels))} if unnamed else {})}
 
     def named(self, pairs: Sequence[str]) -> Head:
-        """The head with labels and their names by ``name=label``; all of its labels must be there.
+        """The head with labels and their names by ``name=label``, or ``label=name`` where these are the words
+        that it knows; all of its labels must be there.
 
         Raises
         ------
@@ -105,6 +106,8 @@ class Head:
             If it is another label, or a pair is none.
         """
         names, marks, labels = zip(*(pair.partition('=') for pair in pairs))
+        if not {*self.labels} <= {*labels} and {*self.labels} <= {*names}:
+            names, labels = labels, names
         if not all(marks) or not self.labels or not set(self.labels) <= set(labels):
             raise ValueError(
                 f'--labels is name=label for each of the labels {", ".join(self.labels) or "of a task"}, '
