@@ -112,10 +112,10 @@ def after_import(model: Any, output: Path) -> list[str]:
     """The commands that lead on from an imported network, by its head, and what each is for."""
     from ..architecture.heads import PRETRAINING
 
-    half = ['--target', 0.5, '--output', f'{output}-half']
+    half = f'runs/{output.name}-half'
     if model.head != PRETRAINING:
         return [
-            after_tuning(output, 'DATA', f'{output}-half'),
+            after_tuning(output, 'DATA', half),
             f'next, to use it as it is: {line("optbert-export", output, "--output", "deploy", "--onnx")}',
         ]
     table = ['--data', 'table.csv', '--text', 'text', '--label', 'label']
@@ -125,7 +125,7 @@ def after_import(model: Any, output: Path) -> list[str]:
     )
     lines = [f'next, to fine-tune it: {tuning}']
     if 'mlm' in (model.progress.untrained or ()):
-        words = ['--model', output, '--data', 'TEXT_DIR', *half]
+        words = ['--model', output, '--data', 'TEXT_DIR', '--target', 0.5, '--output', half]
         pruning = line('optbert-prune-task', *words, recipe='finetune/sentences')
         lines.append(f'next, to prune it as an encoder of sentences: {pruning}')
     words = ['--input', 'TEXT_DIR', '--vocab', output / 'vocab.txt', '--output', 'shards']
