@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -24,7 +25,7 @@ from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
 from ..network.saved_model import HEAD
 from ..runs.command_line import command, parse
-from ..runs.display import counting
+from ..runs.display import counting, doing
 from ..runs.failures import say
 from ..runs.files import new_output, read_json, write_file
 from ..runs.limits import MOST_CARD_BYTES
@@ -121,16 +122,14 @@ class PredictRecipe(NetworkRecipe):
     )
 
 
-def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instance]:
-    """The instances of the input; those of a file are all checked before the first is given."""
+def instances_of(recipe: PredictRecipe, predictor: Predictor) -> tuple[Iterator[Instance], int | None]:
+    """The instances of the input, and of a file how many; these are all checked before the first is given."""
     head = predictor.head
     if recipe.text:
         label = (head.columns or ('label',))[-1]
         head = dataclasses.replace(head, columns=(*recipe.text, label))
-    if recipe.input is not None:
-        for _ in stream_instances(recipe.input, head, format=recipe.format):
-            pass
-    return stream_instances(recipe.input, head, format=recipe.format)
+    read = functools.partial(stream_instances, recipe.input, head, format=recipe.format)
+    return read(), None if recipe.input is None else sum(1 for _ in read())
 
 
 def say_cut(predictor: Predictor) -> None:
@@ -158,7 +157,7 @@ def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
 def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
     """Write the embeddings of the input."""
     with new_output(output, remedy='remove it or give another --embed'):
-        instances = list(instances_of(recipe, predictor))
+        instances = list(instances_of(recipe, predictor)[0])
         size = recipe.batch_size * recipe.ahead
         parts = []
         with counting('embedding', len(instances), unit='text') as count:
@@ -201,12 +200,15 @@ def predict(argv=None):
             embed(recipe, predictor, recipe.embed)
             say_cut(predictor)
             return
-        shown, read = itertools.tee(instances_of(recipe, predictor))
+        instances, count = instances_of(recipe, predictor)
+        shown, read = itertools.tee(instances)
         predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
         answered = False
-        for instance, prediction in zip(shown, predictions):
-            print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
-            answered = True
+        with doing('predicting', count, unit='text', quiet=sys.stdout.isatty()) as display:
+            for instance, prediction in zip(shown, predictions):
+                print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
+                answered = True
+                display.advance()
         say_cut(predictor)
         if not answered:
             print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)
