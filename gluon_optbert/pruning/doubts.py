@@ -86,6 +86,6 @@ def _of_held_out(objective: PruningObjective) -> str | None:
     if count is None or count >= FEW_INSTANCES:
         return None
     return (
-        f'there are {count} held-out instances, too few to tell networks apart; hold more out, or raise '
-        '--evaluation-limit'
+        f'there are {count} held-out instances, too few to tell networks apart; give more data, hold more of '
+        'it out, or raise --evaluation-limit'
     )

@@ -164,6 +164,8 @@ class Display:
 
     def _refresh(self, width: int, now: float) -> None:
         """Show or renew the bar, or what this says in another one's."""
+        if self._within is not None and self._within._bar is None:  # that one is done
+            self._within = None
         if self._within is None and self._bar is None:
             self._within = next((other for other in _SHOWN if other._bar is not None), None)
         if self._within is not None:

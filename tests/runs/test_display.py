@@ -19,6 +19,16 @@ with counting('cooking', 3, unit='egg') as count:
         count()
 """
 
+WITHIN = """
+import time
+from gluon_optbert.runs.display import counting, doing
+with doing('cooking'):
+    with counting('boiling', 1, unit='egg') as count:
+        time.sleep(2.5)  # cooking is shown in the bar of what is within it
+        count()
+    time.sleep(2)
+"""
+
 # As horovodrun starts a worker: a process between, whose own standard error goes through a pipe.
 HOROVODRUN = """
 import subprocess, sys
@@ -51,6 +61,11 @@ def on_terminal(*words, **more):
 def test_terminal_shows_a_bar():
     text = on_terminal(SHOWS)
     assert 'cooking: 100%' in text and '3/3' in text and 'cooking: 3 eggs' not in text
+
+
+def test_what_was_shown_in_a_bar_has_its_own_when_that_is_done():
+    text = on_terminal(WITHIN)
+    assert 'Traceback' not in text and 'cooking' in text.rpartition('boiling')[2]
 
 
 def test_terminal_of_horovodrun_shows_a_bar():
