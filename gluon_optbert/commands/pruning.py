@@ -143,7 +143,8 @@ def verify(argv=None):
     model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
     beside = ' or rounding' if described_rounding(rows) else ''
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
-    encodes = read_yaml(recipe.run / RECIPE).get('task') == 'sentences'
+    settings = recipe.run / RECIPE
+    encodes = settings.is_file() and read_yaml(settings).get('task') == 'sentences'
     words = ['--format', 'sentence-transformers'] if encodes else ['--onnx']
     print(f'next: {line("optbert-export", model, "--output", "deploy", *words)}')
     for sentence in origin_warnings(recipe.run):

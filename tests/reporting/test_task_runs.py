@@ -57,6 +57,17 @@ def test_reconstruction_has_a_column_where_layers_were_fitted(tmp_path):
     assert 'reconstructed' in text and any(part.startswith('85.50') for part in text)
 
 
+def test_page_has_all_scores_of_a_run_that_has_several(tmp_path):
+    path = write_task_run(tmp_path / 'run', (BASE, SMALL), (90.0, 88.0), trained_for='sentences')
+    assert 'Scores' not in dict(of_rounds(read_run(path, 'run')))
+    rows = json.loads((path / 'rounds.json').read_text())
+    for row, more in zip(rows, (100.0, 71.25)):
+        row['recovered']['scores']['long_texts/pair_similarity'] = more
+    (path / 'rounds.json').write_text(json.dumps(rows))
+    text = words_of(*of_rounds(read_run(path, 'run')))
+    assert 'long_texts/pair_similarity' in text and '71.25' in text
+
+
 def test_operations_that_a_run_does_not_say_are_an_empty_cell(tmp_path):
     path = write_run(tmp_path / 'run')
     without = words_of(*of_rounds(read_run(path, 'run')))
