@@ -69,27 +69,11 @@ EXAMPLE = (
 PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
 # the settings of finetune/run_glue.py that there are here
-_AS_THERE = (
-    'task',
-    'model',
-    'data',
-    'seeds',
-    'epochs',
-    'batch_size',
-    'batching',
-    'evaluation_tokens',
-    'optimizer',
-    'learning_rate',
-    'warmup',
-    'weight_decay',
-    'clip_norm',
-    'dropout',
-    'precision',
-    'max_length',
-    'limit',
-    'evaluation_limit',
-    'select',
-    'log_every',
+_AS_THERE = tuple(
+    (
+        'task model data seeds epochs batch_size batching evaluation_tokens optimizer learning_rate warmup '
+        'weight_decay clip_norm dropout precision max_length limit evaluation_limit select log_every'
+    ).split()
 )
 
 

@@ -54,6 +54,14 @@ def pruned_run(shards_directory, model_directory, tmp_path_factory):
 
 
 @pytest.fixture
+def pruned(shards_directory, model_directory, tmp_path):
+    """Prunes the shared network into a directory of its own, with other settings."""
+    return lambda name='run', **more: prune(
+        recipe_for(shards_directory, model_directory, tmp_path / name, **more)
+    )
+
+
+@pytest.fixture
 def heeded():
     """SIGINT raises KeyboardInterrupt here, and in Python programs started from here, as from a terminal.
 

@@ -52,7 +52,6 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
-LONGEST = 110
 FOUND = [path for room in ('tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')]
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 
@@ -118,12 +117,6 @@ def test_files_and_names_of_the_code_exist(page):
         if re.fullmatch(r'(benchmarks|pretrain|finetune|tests|tools|results/\w+)/[\w./-]*\w', span)
     ]
     assert all((ROOT / path).exists() for path in paths)
-
-
-@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
-def test_lines_are_short_but_for_tables_links_and_code(page):
-    lines = [line for line in prose(page).splitlines() if not line.startswith('|') and '](' not in line]
-    assert [line for line in lines if len(line) > LONGEST] == []
 
 
 def test_targets_of_make_exist():

@@ -26,16 +26,7 @@ ROOMS = {
     'serving': ['runs', 'architecture', 'deployment'],
     'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
     'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks', 'finetuning'],
-    'reproduction': [
-        'runs',
-        'architecture',
-        'network',
-        'tasks',
-        'training',
-        'pruning',
-        'finetuning',
-        'reporting',
-    ],
+    'reproduction': 'runs architecture network tasks training pruning finetuning reporting'.split(),
 }
 ROOMS['commands'] = list(ROOMS)  # above all others
 LIBRARIES = {
@@ -62,25 +53,12 @@ OF_THE_SERVICE = LIBRARIES['serving'] - {'pydantic'}
 NOT_HERE = {'onnxruntime', 'openvino', 'torch', 'transformers', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 # what loads without MXNet and the libraries of training, in rooms that need them otherwise
-PREDICTING = [
-    'commands.predicting',
-    'deployment.description',
-    'deployment.engines',
-    'deployment.hub',
-    'deployment.instances',
-    'deployment.lineage',
-    'deployment.measures',
-    'deployment.predictor',
-    'network.inputs',
-    'runs.command_line',
-    'runs.display',
-    'runs.machine',
-    'runs.machine',
-    'runs.machine',
-    'serving.batching',
-    'serving.bodies',
-    'serving.settings',
-]
+PREDICTING = (
+    'commands.predicting deployment.description deployment.engines deployment.hub deployment.instances '
+    'deployment.lineage deployment.measures deployment.predictor network.inputs runs.command_line '
+    'runs.display runs.machine runs.machine runs.machine serving.batching serving.bodies '
+    'serving.settings'
+).split()
 
 
 def modules():

@@ -37,16 +37,7 @@ OF_CURVES += 'mlm_accuracy nsp_loss nsp_accuracy instances mlm_standard_error'
 
 # Fields of a recipe in which runs may differ that repeat each other, or are of other sizes.
 FREE = {'output', 'model', 'shards', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'recovery_steps'}
-FREE |= {
-    'ranking',
-    'split_half',
-    'keep_embeddings',
-    'log_every',
-    'checkpoint_every',
-    'keep',
-    'resume',
-    'time',
-}
+FREE |= set('ranking split_half keep_embeddings log_every checkpoint_every keep resume time'.split())
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:

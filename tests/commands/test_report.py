@@ -108,17 +108,6 @@ def test_page_of_a_pruning_run_has_all_its_parts(whole):
     assert 'opens in any browser' in whole[2]
 
 
-def test_page_has_the_losses_of_the_fitted_layers_where_there_are_some(whole, tmp_path):
-    head = check_page(whole[1].read_text(encoding='utf-8')).text
-    assert 'recovered' in head and 'reconstructed' not in head
-    path = write_whole_run(tmp_path / 'run')
-    rounds = json.loads((path / 'rounds.json').read_text())
-    rounds[1]['after_reconstruction'] = {**rounds[1]['after_cut'], 'mlm_loss': 2.718}
-    (path / 'rounds.json').write_text(json.dumps(rounds))
-    text = report(path, output=tmp_path / 'page.html').text
-    assert 'reconstructed' in text and '2.718' in text
-
-
 def test_figures_of_a_page_are_narrow(whole):
     read = check_page(whole[1].read_text(encoding='utf-8'))
     pictures = [value.split(',')[1] for _, key, value in read.attributes if key == 'src']
@@ -148,32 +137,11 @@ def test_page_of_a_run_with_more_threads_than_cores_warns_of_it(tmp_path):
     assert 'Warning: 2 workers of a host had 2 threads each' in ' '.join(read.text)
 
 
-def test_runs_are_set_side_by_side(tmp_path):
-    paths = [write_run(tmp_path / name, trained=False) for name in ('one', 'two')]
-    text = report(*paths, output=tmp_path / 'page.html').text
-    assert 'Side by side' in text and text.count('one') >= 2 and text.count('two') >= 2
-
-
 def test_page_of_a_model_directory(model_directory, tmp_path):
     text = report(model_directory, output=tmp_path / 'page.html').text
     assert (
         'parameters of embeddings and encoder' in text and '1,000' in text and 'gluon_optbert model' in text
     )
-
-
-def test_page_of_a_file_of_results_shows_every_value(tmp_path):
-    results = {
-        'recipe': {'task': 'SST-2', 'learning_rate': 3e-5},
-        'commit': 'abc123',
-        'versions': {'mxnet': '1.9.1'},
-        'seeds': [1, 2],
-        'counts': {'train': 67349},
-        'epochs': [{'epoch': 1, 'accuracy': 0.8125, 'seconds': 7.5}],
-    }
-    (tmp_path / 'sst.json').write_text(json.dumps(results))
-    text = [part.strip() for part in report(tmp_path / 'sst.json', output=tmp_path / 'page.html').text]
-    for value in ('SST-2', '3e-05', 'abc123', '1.9.1', '1, 2', '67,349', '0.8125', '7.5'):
-        assert value in text, value
 
 
 def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
@@ -259,17 +227,6 @@ def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):
         read.text
     ) and '| the same |' not in read.text
     assert sum(name == 'img' for name in read.tags) == 2 and 'plot.png' not in read.text
-
-
-def test_page_of_compared_runs_shows_their_table(tmp_path):
-    directory = tmp_path / 'comparison'
-    directory.mkdir()
-    (directory / 'points.json').write_text(
-        '{"format": "gluon_optbert comparison of pruning runs", "points": []}'
-    )
-    (directory / 'table.md').write_text('| the paper | 13.5 M |')
-    content = report(directory, output=tmp_path / 'report.html')
-    assert '| the paper | 13.5 M |' in content.text and 'table.md' in content.text
 
 
 def test_hostile_names_and_values_are_only_shown(tmp_path):

@@ -14,44 +14,14 @@ from helpers.commands import call, module_at
 from helpers.tiny import ROOT, environment
 from optuna.trial import TrialState
 
-RANGES = [
-    '--gamma-range',
-    '0.001,0.1',
-    '--alpha-learning-rate-range',
-    '0.001,0.1',
-    '--alpha-steps-range',
-    '1,4',
-]
+RANGES = '--gamma-range 0.001,0.1 --alpha-learning-rate-range 0.001,0.1 --alpha-steps-range 1,4'
+SHORT = '--target 0.7 --rounds 1 --batch-size 8 --alpha-steps 2 --gamma 0.02 --recovery-steps 2 '
+SHORT += '--evaluation-limit 8 --checkpoint-every 1'
 
 
 def words(shards, model, output, *more):
-    return [
-        'pretrain/search_prune.py',
-        '--model',
-        model,
-        '--shards',
-        shards,
-        '--output',
-        output,
-        '--target',
-        '0.7',
-        '--rounds',
-        '1',
-        '--batch-size',
-        '8',
-        '--alpha-steps',
-        '2',
-        '--gamma',
-        '0.02',
-        '--recovery-steps',
-        '2',
-        '--evaluation-limit',
-        '8',
-        '--checkpoint-every',
-        '1',
-        *RANGES,
-        *more,
-    ]
+    places = ('--model', model, '--shards', shards, '--output', output)
+    return ['pretrain/search_prune.py', *places, *SHORT.split(), *RANGES.split(), *more]
 
 
 def trials_of(output):

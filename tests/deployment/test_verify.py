@@ -47,9 +47,9 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
         pytest.param('alpha', {'multiple_of': 4}, marks=pytest.mark.slow),
     ],
 )
-def test_runs_verify_whatever_is_pruned(tmp_path, shards_directory, model_directory, method, more):
+def test_runs_verify_whatever_is_pruned(pruned, tmp_path, method, more):
     values = {'target': 0.7, 'rounds': 1, **more}
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', method=method, **values))
+    pruned(method=method, **values)
     (row,) = verify(recipe_of(tmp_path / 'run', batches=1))
     assert row['all'] <= TOLERANCE
 
@@ -189,19 +189,8 @@ def test_selection_file_tells_what_went_and_why(finished):
         )
 
 
-def test_gates_of_table_5_are_compared_with_the_network_that_they_are_folded_into(
-    tmp_path, shards_directory, model_directory
-):
-    prune(
-        recipe_for(
-            shards_directory,
-            model_directory,
-            tmp_path / 'run',
-            h_gate='table5',
-            alpha_learning_rate=0.2,
-            rounds=1,
-        )
-    )
+def test_gates_of_table_5_are_compared_with_the_network_that_they_are_folded_into(pruned, tmp_path):
+    pruned(h_gate='table5', alpha_learning_rate=0.2, rounds=1)
     rows = verify(recipe_of(tmp_path / 'run'))
     assert 0 < rows[0]['fold'] <= TOLERANCE and rows[0]['h'] <= TOLERANCE and '| fold |' in table(rows)
     with np.load(str(tmp_path / 'run' / 'round-1' / 'alphas.npz')) as stored:

@@ -12,16 +12,12 @@ from helpers.questions import write_squad
 
 LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
-FILES = {
-    'architecture.json',
-    'head.json',
-    'manifest.json',
-    'metrics.jsonl',
-    'model.params',
-    'progress.json',
-    'recipe.yaml',
-    'vocab.txt',
-}
+FILES = set(
+    (
+        'architecture.json head.json manifest.json metrics.jsonl model.params progress.json recipe.yaml '
+        'vocab.txt'
+    ).split()
+)
 
 
 def sentences(count, seed):

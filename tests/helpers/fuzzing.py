@@ -44,13 +44,8 @@ from helpers.exported import write_for_transformers
 from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, network, seal, write_saved_model, write_shards
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
-FORBIDDEN = (
-    'pickle.find_class',
-    'os.system',
-    'subprocess.Popen',
-    'os.exec',
-    'os.posix_spawn',
-    'socket.connect',
+FORBIDDEN = tuple(
+    'pickle.find_class os.system subprocess.Popen os.exec os.posix_spawn socket.connect'.split()
 )
 LONGEST_MESSAGE = 20_000  # characters; every problem of a recipe is said, but none at length
 
@@ -201,20 +196,10 @@ yaml_texts = (
         lambda name, tag, text: f'{name}: !!{tag} {text}\n',
         st.sampled_from(['seed', 'model', 'targets']),
         st.sampled_from(
-            [
-                'int',
-                'float',
-                'bool',
-                'null',
-                'timestamp',
-                'binary',
-                'set',
-                'omap',
-                'pairs',
-                'merge',
-                'python/name:os.system',
-                'python/object/apply:os.system',
-            ]
+            (
+                'int float bool null timestamp binary set omap pairs merge python/name:os.system '
+                'python/object/apply:os.system'
+            ).split()
         ),
         st.sampled_from(['', 'x', '[ls]', '{}', '2020-99-99', '0b', '1:99', '~']),
     )
@@ -287,17 +272,10 @@ def architecture_file_of_any_text(text):
 
 
 forms = st.sampled_from(
-    [
-        'bert_{}',
-        'l{}_h{}_a{}',
-        'l{}_h{}_a{}_k{}_v{}_f{}_e{}',
-        'undivided_every_{}',
-        'undivided_keep_{}_{}',
-        'optbert_{}m',
-        'uniform_{}m',
-        'albert_e{}',
-        'l{}_h{}_a{}_undivided_keep_{}',
-    ]
+    (
+        'bert_{} l{}_h{}_a{} l{}_h{}_a{}_k{}_v{}_f{}_e{} undivided_every_{} undivided_keep_{}_{} '
+        'optbert_{}m uniform_{}m albert_e{} l{}_h{}_a{}_undivided_keep_{}'
+    ).split()
 )
 
 

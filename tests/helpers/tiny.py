@@ -134,26 +134,30 @@ def seal(path, manifest):
 
 def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True, tokens=None):
     """A directory of shards with so many instances in each file; `tokens` is their vocabulary."""
+    records = {
+        split: [_records(count, [seed, i, count], pairs) for i, count in enumerate(counts)]
+        for split, counts in (('train', train), ('heldout', heldout))
+    }
+    return write_records(directory, records, tokens or vocabulary(), next_sentence=pairs)
+
+
+def write_records(directory, records, tokens, **more):
+    """A directory of shards that hold these records, by split; `more` goes into the manifest."""
     directory.mkdir(parents=True)
-    tokens = tokens or vocabulary()
     write_vocabulary(tokens, directory / shards_module.VOCABULARY)
     splits = {}
-    for split, counts in (('train', train), ('heldout', heldout)):
-        files = [
-            shards_module.write_shard(
-                directory / f'{split}-{i:05d}.npz', _records(count, [seed, i, count], pairs)
-            )
-            for i, count in enumerate(counts)
-        ]
-        splits[split] = {'instances': sum(counts), 'shards': [vars(file) for file in files]}
+    for split, parts in records.items():
+        places = (directory / f'{split}-{i:05d}.npz' for i in range(len(parts)))
+        files = [vars(shards_module.write_shard(*pair)) for pair in zip(places, parts)]
+        splits[split] = {'instances': sum(map(len, parts)), 'shards': files}
     manifest = {
         'format': shards_module.FORMAT,
         'version': shards_module.VERSION,
         'max_seq_length': LENGTH,
         'max_predictions': PREDICTIONS,
-        'next_sentence': pairs,
         'splits': splits,
-        'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(tokens)},
+        'vocabulary': {'size': len(tokens), 'sha256': vocabulary_hash(tokens)},
+        **more,
     }
     seal(directory / shards_module.MANIFEST, manifest)
     return directory

@@ -28,7 +28,6 @@ VOLATILE = (
     'pruning.md',  # its numbers are in rounds.json
     'README.md',  # the model card of an export has commit and versions
 )
-PLAIN_ENGINE = ('--engine', 'mxnet')  # ONNX Runtime is not everywhere
 CHANGING_FIELDS = {
     'seconds',
     'tokens_per_second',
@@ -44,40 +43,54 @@ CHANGING_FIELDS = {
     'majority',  # of the data, not of a network
     'workers',
 }
-WORDS = [
-    'the',
-    'a',
-    'one',
-    'old',
-    'new',
-    'red',
-    'small',
-    'river',
-    'house',
-    'ship',
-    'sea',
-    'bird',
-    'stone',
-    'light',
-    'wind',
-    'field',
-    'good',
-    'bad',
-    'fine',
-    'poor',
-    'very',
-    'not',
-    'is',
-    'was',
-    'seems',
-    'and',
-    'or',
-    'but',
-    'near',
-    'far',
-    'under',
-    'over',
-]
+WORDS = (
+    'the a one old new red small river house ship sea bird stone light wind field good bad fine poor very '
+)
+WORDS = (WORDS + 'not is was seems and or but near far under over').split()
+TRAIN = '--shards {w}/shards --batch-size 8 --log-every 5 --checkpoint-every 5 --evaluation-limit 16'
+PRUNE = (
+    f'pretrain/run_prune.py {TRAIN} --model {{w}}/model --alpha-steps 4 --alpha-learning-rate 0.05 '
+    '--recovery-steps 4 --gamma 0.01 --optimizer bertadam --rounds 2 --target 0.6 --split-half true '
+    '--learning-rate 0.001'
+)
+TUNED = '{w}/sst2/seed-1'
+COMMANDS = (
+    'pretrain/make_shards.py --input {w}/text --vocab {w}/vocab.txt --output {w}/shards --max-seq-length 32 '
+    '--dupe-factor 2 --held-out 0.1',
+    f'pretrain/run_pretraining.py {TRAIN} --architecture l2_h16_a2_f32 --steps 12 --learning-rate 0.001 '
+    '--initial-std 0.1 --output {w}/model',
+    f'{PRUNE} --output {{w}}/pruned',
+    f'{PRUNE} --output {{w}}/l0 --penalty l0',
+    f'{PRUNE} --output {{w}}/proximal --penalty proximal --objective flops',
+    f'{PRUNE} --output {{w}}/heads --method heads --prune a --target 0.95 --rounds 1',
+    f'{PRUNE} --output {{w}}/uniform --method uniform',
+    'finetune/run_glue.py --task SST-2 --model {w}/pruned/round-2/model --data {w}/glue --max-length 16 '
+    '--batch-size 8 --epochs 2 --learning-rate 0.001 --seeds 1,2 --output {w}/sst2 --results {w}/results',
+    f'tools/export_model.py {TUNED} --output {{w}}/deploy --onnx',
+    'tools/export_model.py {w}/pruned/round-2/model --output {w}/pretraining-export --head pretraining',
+    f'tools/export_model.py {TUNED} --output {{w}}/deploy-int8 --precision int8 '
+    '--calibrate {w}/sentences.txt',
+    'tools/verify.py {w}/pruned',
+    '-m gluon_optbert.architecture optbert_88m --length 128',
+    'tools/predict.py {w}/deploy --input {w}/sentences.txt --engine mxnet',  # ONNX Runtime is not everywhere
+)
+# Runs command lines one after the other, and prints what each has printed.
+ONE_PROCESS = """
+import contextlib, io, json, runpy, sys
+said = []
+for module, *words in json.loads(sys.argv[1]):
+    sys.argv[:] = words if module == '-m' else [module, *words]
+    out = io.TextIOWrapper(io.BytesIO(), encoding='utf-8', newline='')
+    with contextlib.redirect_stdout(out):
+        try:
+            run = runpy.run_module if module == '-m' else runpy.run_path
+            run(sys.argv[0], run_name='__main__')
+        except SystemExit as ended:
+            assert not ended.code, sys.argv
+    out.flush()
+    said.append(out.buffer.getvalue().decode())
+print(json.dumps(said))
+"""
 
 
 def write_text(path: Path, *, paragraphs: int, seed: int) -> None:
@@ -111,167 +124,27 @@ def write_sst2(directory: Path) -> None:
         (directory / f'{part}.tsv').write_text('\n'.join(rows) + '\n', encoding='utf-8')
 
 
-def run(root: Path, *words: object) -> str:
-    """What a command of the checkout prints; CalledProcessError, with its messages shown, if it fails."""
-    environment = {
-        **os.environ,
-        'PYTHONPATH': str(root),
-        'OMP_NUM_THREADS': '1',
-        'PYTHONDONTWRITEBYTECODE': '1',
-    }
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=str(root),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.stderr.write(done.stdout + done.stderr)
-        done.check_returncode()
-    return done.stdout
-
-
 def run_commands(root: Path, work: Path) -> dict[str, str]:
-    """Make shards, pre-train, prune, fine-tune and export below `work`; text printed by the commands that
-    only print.
+    """Make shards, pre-train, prune, fine-tune and export below `work`, with one thread; text printed by the
+    commands that only print.
     """
     write_text(work / 'text' / 'wiki_00', paragraphs=160, seed=3)
     write_sst2(work / 'glue' / 'SST-2')
-    specials = ['[UNK]', '[CLS]', '[SEP]', '[MASK]', '[PAD]']
-    (work / 'vocab.txt').write_text(
-        '\n'.join([specials[4], specials[0], *specials[1:4], *WORDS, '.']) + '\n', encoding='utf-8'
-    )
-    run(
-        root,
-        'pretrain/make_shards.py',
-        '--input',
-        work / 'text',
-        '--vocab',
-        work / 'vocab.txt',
-        '--output',
-        work / 'shards',
-        '--max-seq-length',
-        32,
-        '--dupe-factor',
-        2,
-        '--held-out',
-        0.1,
-    )
-    train = [
-        '--shards',
-        work / 'shards',
-        '--batch-size',
-        8,
-        '--log-every',
-        5,
-        '--checkpoint-every',
-        5,
-        '--evaluation-limit',
-        16,
-    ]
-    run(
-        root,
-        'pretrain/run_pretraining.py',
-        '--architecture',
-        'l2_h16_a2_f32',
-        '--steps',
-        12,
-        '--learning-rate',
-        1e-3,
-        '--initial-std',
-        0.1,
-        '--output',
-        work / 'model',
-        *train,
-    )
-    prune = [
-        '--model',
-        work / 'model',
-        '--alpha-steps',
-        4,
-        '--alpha-learning-rate',
-        0.05,
-        '--recovery-steps',
-        4,
-        '--gamma',
-        0.01,
-        '--optimizer',
-        'bertadam',
-        '--rounds',
-        2,
-        '--target',
-        0.6,
-        '--split-half',
-        'true',
-        '--learning-rate',
-        1e-3,
-        *train,
-    ]
-    run(root, 'pretrain/run_prune.py', '--output', work / 'pruned', *prune)
-    for name, flags in {
-        'l0': ['--penalty', 'l0'],
-        'proximal': ['--penalty', 'proximal', '--objective', 'flops'],
-        'heads': ['--method', 'heads', '--prune', 'a', '--target', 0.95, '--rounds', 1],
-        'uniform': ['--method', 'uniform'],
-    }.items():
-        run(root, 'pretrain/run_prune.py', '--output', work / name, *prune, *flags)
-    run(
-        root,
-        'finetune/run_glue.py',
-        '--task',
-        'SST-2',
-        '--model',
-        work / 'pruned' / 'round-2' / 'model',
-        '--data',
-        work / 'glue',
-        '--max-length',
-        16,
-        '--batch-size',
-        8,
-        '--epochs',
-        2,
-        '--learning-rate',
-        1e-3,
-        '--seeds',
-        '1,2',
-        '--output',
-        work / 'sst2',
-        '--results',
-        work / 'results',
-    )
-    run(root, 'tools/export_model.py', work / 'sst2' / 'seed-1', '--output', work / 'deploy', '--onnx')
-    run(
-        root,
-        'tools/export_model.py',
-        work / 'pruned' / 'round-2' / 'model',
-        '--output',
-        work / 'pretraining-export',
-        '--head',
-        'pretraining',
-    )
+    tokens = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS, '.']
+    (work / 'vocab.txt').write_text('\n'.join(tokens) + '\n', encoding='utf-8')
     (work / 'sentences.txt').write_text('the old ship is good\na small bird\n', encoding='utf-8')
-    run(
-        root,
-        'tools/export_model.py',
-        work / 'sst2' / 'seed-1',
-        '--output',
-        work / 'deploy-int8',
-        '--precision',
-        'int8',
-        '--calibrate',
-        work / 'sentences.txt',
+    lines = json.dumps([[word.format(w=work) for word in line.split()] for line in COMMANDS])
+    more = {'PYTHONPATH': str(root), 'OMP_NUM_THREADS': '1', 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', ONE_PROCESS, lines],
+        cwd=str(root),
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    run(root, 'tools/verify.py', work / 'pruned')
-    return {
-        'architecture of optbert_88m': run(
-            root, '-m', 'gluon_optbert.architecture', 'optbert_88m', '--length', 128
-        ),
-        'predictions': numbers_of(
-            run(root, 'tools/predict.py', work / 'deploy', '--input', work / 'sentences.txt', *PLAIN_ENGINE)
-        ),
-    }
+    *_, architecture, predictions = json.loads(done.stdout.splitlines()[-1])
+    return {'architecture of optbert_88m': architecture, 'predictions': numbers_of(predictions)}
 
 
 def numbers_of(predictions: str) -> str:

@@ -4,9 +4,10 @@ import pytest
 from helpers.commands import call
 from helpers.finetuned import write_glue
 from helpers.questions import write_squad
-from helpers.tables import flags_for
+from helpers.tables import flags_for, recipe_for
 from helpers.tiny import network, write_saved_model
 
+from gluon_optbert.reproduction.table import plan
 from gluon_optbert.tasks.squad import Question
 
 
@@ -36,6 +37,18 @@ def base(tmp_path_factory):
     return write_saved_model(
         tmp_path_factory.mktemp('base') / 'model', architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)
     )
+
+
+@pytest.fixture
+def table_recipe(base, shards_directory, data, tmp_path):
+    """The recipe of a table in `out`, with other settings."""
+    return lambda **more: recipe_for(base, shards_directory, data, tmp_path / 'out', **more)
+
+
+@pytest.fixture
+def planned(table_recipe):
+    """A table as it is planned, in `out`, with other settings."""
+    return lambda **more: plan(table_recipe(**more))
 
 
 @pytest.fixture(scope='session')

@@ -79,11 +79,9 @@ def test_networks_of_table_1_on_bert_base_are_the_published_ones():
 
 
 @pytest.mark.parametrize('number', TABLES)
-def test_every_table_is_planned(number, base, shards_directory, data, tmp_path):
+def test_every_table_is_planned(planned, number, tmp_path):
     tasks = [task for task in task_names(load_table(number)) if task not in ('MRPC', 'RTE')]
-    table_plan = plan(
-        recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=','.join(tasks))
-    )
+    table_plan = planned(table=number, tasks=','.join(tasks))
     names = known_rows(load_table(number))
     rows = names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names]
     assert [row.name for row in table_plan.rows] == rows and list(table_plan.tasks) == tasks
@@ -110,18 +108,10 @@ def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
 
 
 def test_baselines_of_table_6_are_trained_from_scratch_for_the_steps_that_are_asked_for(
-    base, shards_directory, data, tmp_path
+    table_recipe, base, tmp_path
 ):
     (tmp_path / 'pretraining.yaml').write_text('learning_rate: 3.0e-3\nsteps: 9\narchitecture: bert_base\n')
-    recipe = recipe_for(
-        base,
-        shards_directory,
-        data,
-        tmp_path / 'out',
-        table=6,
-        rows='albert-e,bert-l',
-        pretraining=str(tmp_path / 'pretraining.yaml'),
-    )
+    recipe = table_recipe(table=6, rows='albert-e,bert-l', pretraining=str(tmp_path / 'pretraining.yaml'))
     run(plan(recipe))
     before = read_model(base)
     bert_l, albert = (read_model(tmp_path / 'out' / 'rows' / row) for row in ('bert-l', 'albert-e'))
@@ -171,7 +161,7 @@ def test_rows_from_scratch_take_the_steps_of_the_base_unless_told(shards_directo
 
 
 def test_rows_from_scratch_have_the_optimizer_of_pre_training_unless_told(
-    base, shards_directory, data, tmp_path
+    planned, base, shards_directory, data, tmp_path
 ):
     values = values_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='bert-l')
     (tmp_path / 'lamb.yaml').write_text('optimizer: lamb')
@@ -223,13 +213,9 @@ def settings_beyond_the_paper(table_plan):
 
 
 @pytest.mark.parametrize('number', sorted(set(TABLES) - {1}))
-def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(
-    number, base, shards_directory, data, tmp_path
-):
+def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(planned, number):
     tasks = ','.join(task for task in task_names(load_table(number)) if task in ('SST-2', 'SQuAD v1.1'))
-    table_plan = plan(
-        recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=tasks or 'squad-v2.0')
-    )
+    table_plan = planned(table=number, tasks=tasks or 'squad-v2.0')
     settings = settings_beyond_the_paper(table_plan)
     own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'hav'}
     assert {name: found for name, found in settings.items() if found} == (
@@ -241,15 +227,13 @@ def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(
         assert rows['optBERT-all+'].maker.prune == rows['optBERT-all'].maker.prune == 'hakvf'
 
 
-def test_weights_of_a_teacher_act_in_the_row_that_has_one(base, shards_directory, data, tmp_path):
+def test_weights_of_a_teacher_act_in_the_row_that_has_one(planned, data, tmp_path):
     """Settings of the paper's rows may be stated where they change nothing."""
     further = tmp_path / 'further.yaml'
     weights = 'teacher_weights: {scores: 0, labels: 0.5}\ntemperature: 4\n'
     off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\n'
     further.write_text((data / 'pruning.yaml').read_text() + weights + off)
-    table_plan = plan(
-        recipe_for(base, shards_directory, data, tmp_path / 'out', pruning=str(further), scale=0.5)
-    )
+    table_plan = planned(pruning=str(further), scale=0.5)
     recipes = {row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.slug != 'base'}
     assert recipes['optBERT-all'].teacher is None
     taught = recipes['optBERT-all+']
@@ -293,8 +277,8 @@ def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
 
 
 @pytest.mark.parametrize('typed', ['optbert-all-plus', 'optbert-all+', 'optBERT-all+'])
-def test_row_with_a_plus_is_chosen_by_either_name(typed, base, shards_directory, data, tmp_path):
-    recipe = recipe_for(base, shards_directory, data, tmp_path / 'out', rows=typed)
+def test_row_with_a_plus_is_chosen_by_either_name(table_recipe, typed):
+    recipe = table_recipe(rows=typed)
     assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all-plus']
     recipe = recipe.replace(rows=('optbert-all',))
     assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all']
@@ -335,19 +319,8 @@ def test_rows_have_the_networks_they_are_named_after(finished, base):
     )
 
 
-def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tmp_path):
-    table_plan = plan(
-        recipe_for(
-            base,
-            shards_directory,
-            data,
-            tmp_path / 'out',
-            scale=0.1,
-            alpha_steps=25,
-            recovery_steps=100,
-            tasks='sst-2,squad-v1.1',
-        )
-    )
+def test_scale_shortens_steps_and_training_sets(planned):
+    table_plan = planned(scale=0.1, alpha_steps=25, recovery_steps=100, tasks='sst-2,squad-v1.1')
     assert (table_plan.pruning.alpha_steps, table_plan.pruning.recovery_steps) == (3, 10)
     row = table_plan.chosen()[0]
     # of 6 questions and 41 sentences
@@ -355,7 +328,7 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
     assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
 
 
-def test_squad_2_has_its_own_epochs_and_batches(base, shards_directory, data, tmp_path):
+def test_squad_2_has_its_own_epochs_and_batches(planned, tmp_path):
     """3 epochs with batches of 32 for version 1.1, 2 with 48 for 2.0, as BERT's authors took."""
     files = {}
     for name, text in {
@@ -368,7 +341,7 @@ def test_squad_2_has_its_own_epochs_and_batches(base, shards_directory, data, tm
 
     def settings(**more):
         asked = {'tasks': 'squad-v1.1,squad-v2.0', 'epochs': None, 'squad': None, 'scale': 0.5, **more}
-        table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **asked))
+        table_plan = planned(**asked)
         row = table_plan.chosen()[0]
         cells = [table_plan.cell_recipe(row, task) for task in ('SQuAD v1.1', 'SQuAD v2.0')]
         return [(cell.epochs, cell.batch_size, cell.limit, len(cell.learning_rates)) for cell in cells]
@@ -380,10 +353,10 @@ def test_squad_2_has_its_own_epochs_and_batches(base, shards_directory, data, tm
     assert settings(**files) == [(5, 16, 3, 2), (5, 24, 2, 0)]
 
 
-def test_cells_choose_among_the_learning_rates_that_are_asked_for(base, shards_directory, data, tmp_path):
+def test_cells_choose_among_the_learning_rates_that_are_asked_for(planned, tmp_path):
     (tmp_path / 'rates.yaml').write_text('learning_rates: [0.1, 0.2]\n')
     by_flag, by_file = (
-        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', tasks='sst-2,squad-v1.1', **more))
+        planned(tasks='sst-2,squad-v1.1', **more)
         for more in ({'learning_rates': '1e-5,2e-5'}, {'glue': str(tmp_path / 'rates.yaml')})
     )
     row = by_flag.chosen()[0]
@@ -430,16 +403,14 @@ def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, 
         ({'render': True, 'dry_run': True}, 'exclude each other'),
     ],
 )
-def test_contradictory_table_is_refused(base, shards_directory, data, tmp_path, change, named):
+def test_contradictory_table_is_refused(table_recipe, change, named):
     with pytest.raises(RecipeError, match=re.escape(named)):
-        recipe_for(base, shards_directory, data, tmp_path / 'out', **change)
+        table_recipe(**change)
 
 
-def test_missing_data_and_missing_base_are_said_before_anything_is_written(
-    base, shards_directory, data, tmp_path
-):
+def test_missing_data_and_missing_base_are_said_before_anything_is_written(planned, tmp_path):
     with pytest.raises(FileNotFoundError, match='RTE/train.tsv: no such file'):
-        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', tasks='rte'))
+        planned(tasks='rte')
     done = call(ROOT / 'finetune' / 'run_table.py', '--table', 8, '--output', tmp_path / 'out')
     assert done.returncode == 2 and done.stderr.splitlines() == [
         'error: --base is missing',
@@ -448,16 +419,14 @@ def test_missing_data_and_missing_base_are_said_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
-    base, shards_directory, data, tmp_path
-):
+def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(planned, data, tmp_path):
     def seconds(**changes):
         """Of making optBERT-h, whose two rounds have 4 steps of gates and 10 of recovery, a second each."""
         further = tmp_path / 'further.yaml'
         lines = [f'{name}: {json.dumps(value)}\n' for name, value in changes.items()]
         further.write_text((data / 'pruning.yaml').read_text() + ''.join(lines))
         options = {'pruning': str(further), 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h'}
-        table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
+        table_plan = planned(**options)
         (row,) = (row for row in estimate(table_plan, TIMES) if slug_of(row['row']) == 'optbert-h')
         return row['making']
 
@@ -467,12 +436,10 @@ def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
     assert seconds(split_half=False, evaluate_every=3) == whole + 2 * 3
 
 
-def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
-    base, shards_directory, data, tmp_path
-):
+def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(planned):
     """Two rounds have 4 steps of gates and 10 of recovery."""
     options = {'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-all,optbert-all+'}
-    table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
+    table_plan = planned(**options)
     times = dataclasses.replace(TIMES, taught=3.0)
     making = {row['row']: row['making'] for row in estimate(table_plan, times)}
     assert making['optBERT-all'] == 2 * (4 + 10 + 3)
@@ -496,10 +463,8 @@ def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
         ('pruning', 'teacher: parent\nobjective: flops', 'the table decides objective; leave it out'),
     ],
 )
-def test_settings_that_the_table_decides_are_refused(
-    base, shards_directory, data, tmp_path, file, content, named
-):
+def test_settings_that_the_table_decides_are_refused(planned, tmp_path, file, content, named):
     (tmp_path / 'further.yaml').write_text(content + '\n')
     options = {file: str(tmp_path / 'further.yaml')}
     with pytest.raises(RecipeError, match=re.escape(named)):
-        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
+        planned(**options)

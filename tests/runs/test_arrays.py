@@ -1,7 +1,5 @@
 """Parameter files: the bytes of MXNet's own, and nothing that a damaged one states is believed."""
 
-import random
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -72,19 +70,6 @@ def test_file_of_other_arrays_is_refused(path, wanted, message):
         check_arrays(path, wanted)
 
 
-def test_file_cut_anywhere_does_not_pass_the_check(path):
-    """The check reads no values, but a file that ends in them lacks what follows."""
-    write_arrays(path, ARRAYS)
-    whole = path.read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match='some.params: .* is not the wanted one'):
-            check_arrays(path, WANTED)
-    path.write_bytes(whole + b'\0')
-    with pytest.raises(ValueError, match='something stands behind'):
-        check_arrays(path, WANTED)
-
-
 def test_arrays_without_names_are_refused(path):
     mx.nd.save(str(path), [mx.nd.ones((2,))])
     with pytest.raises(ValueError, match='some.params: .*no names'):
@@ -98,31 +83,17 @@ def test_sparse_arrays_are_refused(path):
 
 
 def test_file_cut_anywhere_is_refused(path):
+    """By the reader, and by the check, which reads no values: a file that ends in them lacks what follows."""
     write_arrays(path, ARRAYS)
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match='some.params: not a parameter file'):
             read_arrays(path)
+        with pytest.raises(ValueError, match='some.params: .* is not the wanted one'):
+            check_arrays(path, WANTED)
     path.write_bytes(whole + b'\0')
     with pytest.raises(ValueError, match='more bytes follow'):
         read_arrays(path)
-
-
-def test_damaged_file_is_refused_or_read_as_far_as_its_bytes_reach(path):
-    write_arrays(path, ARRAYS)
-    whole, chance = path.read_bytes(), random.Random(0)
-    refused = 0
-    for _ in range(3000):
-        content = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            content[chance.randrange(len(content))] = chance.choice((0, 1, 127, 255, chance.randrange(256)))
-        path.write_bytes(content)
-        try:
-            result = read_arrays(path)
-        except ValueError as error:
-            assert 'some.params' in str(error)
-            refused += 1
-        else:
-            assert sum(array.nbytes for array in result.values()) < len(whole)
-    assert refused > 1500
+    with pytest.raises(ValueError, match='something stands behind'):
+        check_arrays(path, WANTED)

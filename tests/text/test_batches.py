@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import time
 
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.tiny import LENGTH, PREDICTIONS, write_records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text.batches import Batch, evaluation_batches, stream
-from gluon_optbert.text.shards import MANIFEST, Shards, record_dtype, write_shard
-from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text.shards import Shards, record_dtype
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(995))])
-LENGTH, PREDICTIONS = 16, 3
 
 
 def make_shards_directory(directory, sizes):
@@ -32,20 +31,7 @@ def make_shards_directory(directory, sizes):
     records['masked_lm_positions'] = 2
     records['masked_lm_weights'][:, :2] = 1
     records['next_sentence_labels'] = np.arange(count) % 2
-    directory.mkdir()
-    files = []
-    for number, (start, size) in enumerate(zip(np.cumsum([0, *sizes]), sizes)):
-        files.append(vars(write_shard(directory / f'train-{number:05d}.npz', records[start : start + size])))
-    manifest = {
-        'format': 'gluon_optbert shards',
-        'version': 1,
-        'max_seq_length': LENGTH,
-        'max_predictions': PREDICTIONS,
-        'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)},
-        'splits': {'train': {'instances': count, 'shards': files}},
-    }
-    (directory / MANIFEST).write_text(json.dumps(manifest))
-    write_vocabulary(VOCAB, directory / 'vocab.txt')
+    write_records(directory, {'train': np.split(records, np.cumsum(sizes)[:-1])}, VOCAB)
     return records
 
 
@@ -106,7 +92,7 @@ def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, bat
         )
 
 
-@examples(60)
+@examples(25)
 @given(batch_size=st.integers(1, 30), start=st.integers(0, 12), seed=st.integers(0, 2**32 - 1))
 def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed):
     shards = Shards.open(directory)

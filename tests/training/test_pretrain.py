@@ -48,19 +48,21 @@ def finished(shards_directory, tmp_path_factory):
     return output, pretrain(recipe_for(shards_directory, output))
 
 
+@pytest.fixture
+def pretrained(shards_directory, tmp_path):
+    """Pre-trains into a directory of its own, with other settings."""
+    return lambda name='model', **more: pretrain(recipe_for(shards_directory, tmp_path / name, **more))
+
+
 def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
     output, measured = finished
     assert os.listdir(output.parent) == ['model']
-    assert set(os.listdir(output)) == {
-        'architecture.json',
-        'manifest.json',
-        'metrics.jsonl',
-        'model.params',
-        'origin.json',
-        'progress.json',
-        'recipe.yaml',
-        'vocab.txt',
-    }
+    assert set(os.listdir(output)) == set(
+        (
+            'architecture.json manifest.json metrics.jsonl model.params origin.json progress.json '
+            'recipe.yaml vocab.txt'
+        ).split()
+    )
     saved = read_model(output)
     assert saved.architecture == network() and saved.progress == measured and measured.step == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6
@@ -76,9 +78,9 @@ def test_metrics_hold_the_logged_steps_and_evaluations(finished):
 
 @needs_bfloat16
 def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(
-    finished, shards_directory, tmp_path
+    pretrained, finished, tmp_path
 ):
-    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', precision='bfloat16'))
+    measured = pretrained(precision='bfloat16')
     resumed, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
     assert {value.dtype for value in resumed.values()} == {np.dtype(np.float32)}
     assert any((value != wanted[name]).any() for name, value in resumed.items())
@@ -116,10 +118,10 @@ def test_a_network_of_one_token_type_is_trained_without_pairs(tmp_path):
     assert pretrain(recipe_for(shards[False], tmp_path / 'model', architecture=one.to_json())).step == 6
 
 
-def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
-    measured = pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
+def test_second_phase_counts_the_steps_of_the_first(pretrained, finished, tmp_path):
+    measured = pretrained('second', model=str(finished[0]), steps=4)
     assert (measured.step, measured.earlier_steps) == (4, 6)
-    pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
+    pretrained('third', model=str(tmp_path / 'second'), steps=2)
     third = read_model(tmp_path / 'third')
     assert third.progress.earlier_steps == 10
     recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
@@ -146,20 +148,20 @@ def begun_at(monkeypatch):
 
 
 def test_training_goes_on_after_the_batches_that_the_network_has_read(
-    shards_directory, finished, tmp_path, monkeypatch
+    pretrained, finished, tmp_path, monkeypatch
 ):
     begun = begun_at(monkeypatch)
-    pretrain(recipe_for(shards_directory, tmp_path / 'first', steps=2))
-    pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
-    pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
+    pretrained('first', steps=2)
+    pretrained('second', model=str(finished[0]), steps=4)
+    pretrained('third', model=str(tmp_path / 'second'), steps=2)
     assert begun == [0, 6, 10]
 
 
-def test_body_is_trained_on_batches_after_those_of_its_heads(shards_directory, tmp_path, monkeypatch):
+def test_body_is_trained_on_batches_after_those_of_its_heads(pretrained, tmp_path, monkeypatch):
     start = write_saved_model(tmp_path / 'start', progress={'head_steps': 5, 'earlier_steps': 9})
     begun = begun_at(monkeypatch)
-    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=2))
-    pretrain(recipe_for(shards_directory, tmp_path / 'further', model=str(tmp_path / 'model'), steps=2))
+    pretrained(model=str(start), steps=2)
+    pretrained('further', model=str(tmp_path / 'model'), steps=2)
     assert begun == [14, 16]
 
 
@@ -177,9 +179,9 @@ def untrained_model(directory, *parts):
 
 
 @pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
-def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_path, parts):
+def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, parts):
     start = untrained_model(tmp_path / 'start', *parts)
-    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
+    measured = pretrained(model=str(start), train='heads')
     before, after = read_model(start).parameters, read_model(tmp_path / 'model')
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
     table = parameter_table(after.architecture)
@@ -188,35 +190,37 @@ def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_pat
     assert measured.head_steps == 6 and measured.step is None  # these are no steps of pre-training
 
 
-def test_training_of_heads_keeps_how_long_the_network_was_trained(shards_directory, tmp_path):
+def test_training_of_heads_keeps_how_long_the_network_was_trained(pretrained, tmp_path):
     """A recovery of 1,000 steps, of which the tenth was kept."""
     progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': ['mlm', 'nsp']}
     start = write_saved_model(tmp_path / 'start', progress=progress)
-    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
+    measured = pretrained(model=str(start), train='heads')
     assert measured.trained_steps == read_model(start).progress.trained_steps == 60
 
 
-def test_heads_are_not_trained_where_none_is_untrained(shards_directory, tmp_path, model_directory):
+def test_heads_are_not_trained_where_none_is_untrained(
+    pretrained, shards_directory, tmp_path, model_directory
+):
     with pytest.raises(RecipeError, match='train heads goes with model'):
         recipe_for(shards_directory, tmp_path / 'model', train='heads')
     with pytest.raises(ValueError, match='no untrained pooler, MLM head, NSP head'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', train='heads', model=str(model_directory)))
+        pretrained(train='heads', model=str(model_directory))
     assert os.listdir(tmp_path) == []
 
 
-def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
+def test_network_with_the_head_of_a_task_is_refused(pretrained, tmp_path):
     head = Head('classification', ('no', 'yes'), 'RTE')
     parameters = read_parameters(build(network(), head=head))
     write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
     with pytest.raises(ValueError, match='start has the head of RTE'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path / 'start')))
+        pretrained(model=str(tmp_path / 'start'))
     assert os.listdir(tmp_path) == ['start']
 
 
-def test_run_may_start_from_a_model_directory(shards_directory, tmp_path):
+def test_run_may_start_from_a_model_directory(pretrained, tmp_path):
     architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
     start = write_saved_model(tmp_path / 'start', architecture=architecture)
-    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=1, learning_rate=1e-9))
+    pretrained(model=str(start), steps=1, learning_rate=1e-9)
     written = read_model(tmp_path / 'model')
     assert written.architecture == architecture
     for name, value in saved_model(architecture).parameters.items():
@@ -281,8 +285,8 @@ def test_finished_run_resumes_to_nothing_to_do(finished, shards_directory):
     assert contents(finished[0].parent) == before
 
 
-def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
-    assert pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True)) == finished[1]
+def test_resume_of_nothing_begins(pretrained, finished):
+    assert pretrained(resume=True) == finished[1]
 
 
 @pytest.mark.slow
@@ -340,31 +344,27 @@ def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
         ({'batch_size': 2**50}, ValueError, r'a global batch of [\d,]+ instances takes at least'),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_written(shards_directory, tmp_path, change, error, named):
+def test_bad_input_is_refused_before_anything_is_written(pretrained, tmp_path, change, error, named):
     with pytest.raises(error, match=named):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', **change))
+        pretrained(**change)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path):
+def test_network_that_still_has_its_gates_is_refused(pretrained, tmp_path):
     write_model(tmp_path / 'gated', saved_model(network(), alphas=random_alphas(network())))
     with pytest.raises(ValueError, match='gated still has its gates; fold them'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path / 'gated')))
+        pretrained(model=str(tmp_path / 'gated'))
     assert not (tmp_path / 'model').exists()
 
 
-def test_diverged_run_leaves_no_model(shards_directory, tmp_path):
+def test_diverged_run_leaves_no_model(pretrained, tmp_path):
     with pytest.raises(TrainingDiverged, match='step [0-9]+'):
-        pretrain(
-            recipe_for(
-                shards_directory, tmp_path / 'model', steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0
-            )
-        )
+        pretrained(steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0)
     assert not (tmp_path / 'model').exists()
 
 
-def test_network_with_one_token_type_is_not_trained_on_two_segments(shards_directory, tmp_path):
+def test_network_with_one_token_type_is_not_trained_on_two_segments(pretrained, tmp_path):
     start = write_saved_model(tmp_path / 'start', architecture=dataclasses.replace(network(), token_types=1))
     with pytest.raises(ValueError, match='two segments, the architecture has one token type'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+        pretrained(model=str(start))
     assert sorted(path.name for path in tmp_path.iterdir()) == ['start']
