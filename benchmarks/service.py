@@ -34,7 +34,6 @@ from gluon_optbert.runs.recipe import option
 SERVE = ROOT / 'tools' / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
 PATIENCE = 120  # seconds for a service to start, or to answer one request
-OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads', 'precision')  # flags that are passed on
 TEXTS = (
     'A fine film.',
     'The plot takes an hour to begin, and then it ends.',
@@ -58,25 +57,10 @@ class LoadRecipe(Measured):
     requests: PositiveInt = option('requests at each number of clients', 400)
     seconds: PositiveFloat = option('seconds at each number of clients at most', 30.0)
     texts: PositiveInt = option('texts of a request', 1)
-    input: Path | None = option('file with a text on each line, instead of five sentences', None)
-    batch_size: int | None = option('--batch-size of the service that is started', None)
-    wait: float | None = option('--wait of the service that is started, in milliseconds', None)
-    engine: str | None = option('--engine of the service that is started', None)
-    precision: str | None = option('--precision of the service that is started', None)
-    threads: int | None = option('--threads of the service that is started', None)
 
     def problems(self) -> list[str]:
         """What is contradictory."""
-        problems = [] if self.concurrency else ['concurrency: give a number of clients']
-        flags = [name for name in OF_THE_SERVICE if getattr(self, name) is not None]
-        if self.is_address and flags:
-            problems.append(f'{", ".join(flags)}: of a service that is started; give its directory')
-        return problems
-
-    @property
-    def is_address(self) -> bool:
-        """Whether the service runs already."""
-        return (self.service or '').startswith('http://')
+        return [] if self.concurrency else ['concurrency: give a number of clients']
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -94,35 +78,32 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def started(recipe: LoadRecipe) -> Iterator[str]:
+def started(service: str) -> Iterator[str]:
     """The address of the service; one that is started here is stopped at the end."""
-    if recipe.is_address:
-        yield recipe.service
+    if service.startswith('http://'):
+        yield service
         return
-    words = [sys.executable, SERVE, recipe.service, '--port', 0]
-    for name in OF_THE_SERVICE:
-        value = getattr(recipe, name)
-        words += [] if value is None else ['--' + name.replace('_', '-'), value]
-    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True)
+    words = [sys.executable, str(SERVE), service, '--port', '0']
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         address = re.search(r'http://\S+:\d+', process.stdout.readline())
         if address is None:
-            raise RunFailed(f'{recipe.service}: the service did not start')
+            raise RunFailed(f'{service}: the service did not start')
         yield address.group()
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
 
 
-def request_of(facts: dict[str, Any], texts: Sequence[str], count: int) -> Iterator[bytes]:
+def request_of(facts: dict[str, Any], count: int) -> Iterator[bytes]:
     """Endless bodies of requests, of so many texts each, that a service reads."""
 
     def item(text: str) -> Item:
         if facts['texts'] == 'question':
             return {'question': QUESTION, 'context': text}
-        return {'text': text, 'pair': texts[0]} if facts['texts'] == 'two' else {'text': text}
+        return {'text': text, 'pair': TEXTS[0]} if facts['texts'] == 'two' else {'text': text}
 
-    turn = itertools.cycle(texts)
+    turn = itertools.cycle(TEXTS)
     while True:
         yield json.dumps({'instances': [item(next(turn)) for _ in range(count)]}).encode()
 
@@ -133,16 +114,15 @@ class Load:
     Parameters
     ----------
     address : str
-    texts : sequence of str
     count : int
         Texts of a request.
     """
 
-    def __init__(self, address: str, texts: Sequence[str], count: int):
+    def __init__(self, address: str, count: int):
         self._host, self._port = host_and_port(address)
         self.facts = self.health()
         self._path = '/embed' if self.facts['computes'] == 'embeddings' else '/predict'
-        self._bodies, self._lock = request_of(self.facts, texts, count), threading.Lock()
+        self._bodies, self._lock = request_of(self.facts, count), threading.Lock()
         self._count = count
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -229,18 +209,8 @@ def table(levels: Sequence[dict[str, Any]]) -> str:
         )
         for one in levels
     ]
-    header = [
-        'clients',
-        'p50',
-        'p90',
-        'p99',
-        'requests/s',
-        'texts/s',
-        'texts of a batch',
-        'requests',
-        'failed',
-    ]
-    return markdown_table(header, rows, align='r' * 8 + 'l')
+    header = ['clients', 'p50', 'p90', 'p99', 'requests/s', 'texts/s', 'texts of a batch']
+    return markdown_table([*header, 'requests', 'failed'], rows, align='r' * 8 + 'l')
 
 
 @command
@@ -253,18 +223,13 @@ def main(argv=None):
         positional='service',
         example='python benchmarks/service.py deploy --concurrency 1,8 --output load.json',
     )
-    if recipe.is_address:
+    if recipe.service.startswith('http://'):
         host_and_port(recipe.service)
     elif not Path(recipe.service).is_dir():
         raise FileNotFoundError(f'{recipe.service}: neither an address with http:// nor a directory')
-    texts, before = TEXTS, load_average()
-    if recipe.input:
-        lines = recipe.input.read_text(encoding='utf-8').splitlines()
-        texts = [line.strip() for line in lines if line.strip()]
-        if not texts:
-            raise ValueError(f'{recipe.input}: no text in it')
-    with started(recipe) as address:
-        load = Load(address, texts, recipe.texts)
+    before = load_average()
+    with started(recipe.service) as address:
+        load = Load(address, recipe.texts)
         load.run(1, WARM_UP, recipe.seconds)
         levels = [load.run(clients, recipe.requests, recipe.seconds) for clients in recipe.concurrency]
     averages = {'before': before, 'after': load_average()}

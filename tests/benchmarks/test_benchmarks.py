@@ -5,13 +5,10 @@ import json
 import threading
 
 import killed
-import numpy as np
 import pytest
-import service
 import survive
-from helpers.commands import call, module_at
+from helpers.commands import call
 from helpers.tiny import network, run, saved_model, write_saved_model
-from scaling import table as scaling_table
 
 from gluon_optbert.deployment.export import export
 
@@ -65,14 +62,6 @@ def test_latency_of_an_export_and_of_random_weights(deployment, tmp_path):
     assert (tmp_path / 'latency.md').read_text() in said and (tmp_path / 'plot.png').stat().st_size
 
 
-@pytest.mark.parametrize(
-    'words', [['--against', 'torch', '--peers', 'nowhere'], ['--engines', 'onnxruntime']]
-)
-def test_latency_says_what_it_lacks(deployment, words):
-    done = call('benchmarks/latency.py', deployment, '--lengths', 8, *words)
-    assert done.returncode == 2 and done.stderr.startswith('error: ')
-
-
 def test_training_steps_of_two_architectures(tmp_path):
     words = ['l1_h8_a2', '--beside', 'l1_h16_a2', '--steps', 'gluonnlp,ungated,alpha', '--repeats', 1]
     words += ['--batch-size', 2, '--length', 8, '--masked', 2]
@@ -95,30 +84,14 @@ def test_cut_with_repairs(tmp_path):
     assert result['memory'] > 1
 
 
-def test_scaling_compares_turn_by_turn():
-    _, values = scaling_table(
-        {'1x2': [[100.0, 100.0], [200.0, 200.0]], '2x1': [[90.0, 90.0], [190.0, 190.0]]}
-    )
-    assert values['ratios_by_turn']['2x1'] == [0.9, 0.95] and values['medians']['1x2'] == 150.0
-
-
 class Service(http.server.BaseHTTPRequestHandler):
     """Answers like the service; every third request with 503."""
 
     asked = 0
 
     def do_GET(self):
-        self._answer(
-            200,
-            {
-                'model': 'm',
-                'engine': 'e',
-                'computes': 'labels',
-                'texts': 'one',
-                'limits': {},
-                'computed': {'texts': Service.asked, 'batches': Service.asked},
-            },
-        )
+        facts = {'model': 'm', 'engine': 'e', 'computes': 'labels', 'texts': 'one', 'limits': {}}
+        self._answer(200, {**facts, 'computed': {'texts': Service.asked, 'batches': Service.asked}})
 
     def do_POST(self):
         Service.asked += 1
@@ -148,11 +121,6 @@ def test_service_is_loaded_and_refusals_are_counted(tmp_path):
         server.shutdown()
     assert [level['clients'] for level in result['levels']] == [1, 2]
     assert all(level['requests'] + level['failed']['503'] == 9 for level in result['levels'])
-
-
-def test_only_this_machine_is_loaded():
-    with pytest.raises(ValueError, match='only a service on this machine'):
-        service.host_and_port('http://192.0.2.1:80')
 
 
 @pytest.fixture
@@ -187,18 +155,6 @@ def test_what_is_gone_or_half_written_is_a_loss(place):
     assert [loss.endswith('is gone') for loss in killed.losses(directory, wanted, before)] == [True]
 
 
-def test_moment_is_the_file_that_is_written_or_the_last_step(place):
-    directory, _ = place
-    assert killed.moment(directory, killed.names_below(directory), 2**63) == 'before the first file'
-    line = {'phase': 'gates', 'round': 2, 'step': 5}
-    (directory / 'out' / 'metrics.jsonl').write_text(json.dumps(line) + '\n')
-    assert killed.moment(directory, frozenset(), 0) == 'gates of round 2, after step 5'
-    partial = directory / 'out' / '.model.partial-x1' / 'vocab.txt'
-    partial.parent.mkdir()
-    partial.write_text('')
-    assert killed.moment(directory, frozenset(), 0) == 'writing out/model/vocab.txt'
-
-
 @pytest.mark.parametrize('content, lost', [("'same'", False), ('str(os.getpid())', True)])
 def test_a_command_that_leaves_other_bytes_has_lost_something(content, lost, tmp_path, monkeypatch):
     script = tmp_path / 'command.py'
@@ -222,19 +178,3 @@ def test_kills_of_shard_making_lose_nothing(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert '3 kills, 0 losses, 0 processes left' in done.stdout
     assert len(json.loads((tmp_path / 'record.json').read_text())['each']) == 3
-
-
-def test_peers_read_the_inputs_that_they_are_given():
-    arrays = {
-        'train/ids': np.arange(1, 6),
-        'train/starts': np.array([0, 2, 5]),
-        'train/seconds': np.array([2, 1]),
-        'train/rows': np.array([1, 0]),
-        'train/row_starts': np.array([0, 2]),
-        'train/widths': np.array([3]),
-        'train/labels': np.array([7, 8]),
-    }
-    (batch,) = module_at('benchmarks/peers/task_feed.py').batches(arrays, 'train')
-    assert batch['input_ids'].tolist() == [[3, 4, 5], [1, 2, 0]] and batch['labels'].tolist() == [8, 7]
-    assert batch['attention_mask'].tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert batch['token_type_ids'].tolist() == [[0, 1, 1], [0, 0, 0]]

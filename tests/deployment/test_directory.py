@@ -1,6 +1,5 @@
 """Deployment directories that are damaged, too large or hostile: one clear error, and MXNet sees nothing."""
 
-import json
 import shutil
 import struct
 
@@ -9,16 +8,15 @@ import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.examples import examples
+from helpers.exported import vouched
 from helpers.processor import needs_bfloat16
 from helpers.tiny import network, saved_model
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gluon_optbert.deployment import mxnet_network
-from gluon_optbert.deployment.description import FORMAT, VERSION
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.mxnet_network import load_deployment, read_deployment
-from gluon_optbert.runs.files import write_manifest
 from gluon_optbert.runs.mxnet_arrays import BFLOAT16, read_arrays, write_arrays
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
@@ -50,17 +48,6 @@ def nothing_is_loaded(request, monkeypatch):
         monkeypatch.setattr(mxnet_network, 'import_symbol', refuse)
         monkeypatch.setattr(mx.sym, 'load', refuse)
         monkeypatch.setattr(mx.nd, 'load', refuse)
-
-
-def vouched(directory, **changes):
-    """Write the manifest anew, as an attacker would, so that every checksum fits."""
-    manifest = json.loads((directory / 'manifest.json').read_text())
-    more = {
-        name: value
-        for name, value in manifest.items()
-        if name not in ('format', 'version', 'gluon_optbert', 'files', 'sha256')
-    }
-    write_manifest(directory, form=FORMAT, version=VERSION, **{**more, **changes})
 
 
 def test_every_precision_loads(good):

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tiny import environment, network, run, saved_model, seal, vocabulary
+from helpers.exported import vouched, with_head
+from helpers.tiny import environment, network, run, saved_model, seal
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment import engines
@@ -18,10 +19,8 @@ from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.failures import NotInstalled
-from gluon_optbert.runs.files import sha256
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0), max_length=24)
 HEADS = {
@@ -42,9 +41,7 @@ def exports(tmp_path_factory):
     """An export of each head and of an encoder, with ONNX files by either names."""
     place = tmp_path_factory.mktemp('engines')
     models = {'encoder': saved_model(ARCHITECTURE)}
-    for kind, head in HEADS.items():
-        parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
-        models[kind] = SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head)
+    models |= {kind: with_head(ARCHITECTURE, head) for kind, head in HEADS.items()}
     for kind, model in models.items():
         for names in ('transformers', 'gluon'):
             export(model, place / names / kind, onnx=True, inputs=names)
@@ -112,11 +109,8 @@ def test_an_engine_that_cannot_be_had_says_the_way_out(exports, tmp_path, monkey
 def test_a_file_that_an_engine_cannot_read_is_one_line(exports, tmp_path, engine):
     pytest.importorskip(engine)
     shutil.copytree(exports / 'transformers' / 'encoder', tmp_path / 'copy')
-    path = tmp_path / 'copy' / ONNX
-    path.write_bytes(b'no graph')
-    manifest = json.loads((tmp_path / 'copy' / 'manifest.json').read_text())
-    manifest['files'][ONNX] = {'bytes': path.stat().st_size, 'sha256': sha256(path)}
-    seal(tmp_path / 'copy' / 'manifest.json', manifest)
+    (tmp_path / 'copy' / ONNX).write_bytes(b'no graph')
+    vouched(tmp_path / 'copy')
     with pytest.raises(ValueError, match=f'{ONNX}: {engine} cannot read it') as raised:
         Predictor(tmp_path / 'copy', engine=engine)
     assert '\n' not in str(raised.value)
@@ -132,9 +126,7 @@ def spoilt(exports, directory, place):
     values[-1] = np.nan
     array.CopyFrom(onnx.numpy_helper.from_array(values, array.name))
     onnx.save(graph, str(directory / ONNX))
-    manifest = json.loads((directory / 'manifest.json').read_text())
-    manifest['files'][ONNX] = {'bytes': (directory / ONNX).stat().st_size, 'sha256': sha256(directory / ONNX)}
-    seal(directory / 'manifest.json', manifest)
+    vouched(directory)
     return directory
 
 
@@ -263,16 +255,8 @@ def test_predicting_with_an_onnx_file_imports_no_mxnet(exports, tmp_path):
     pytest.importorskip('onnxruntime')
     (tmp_path / 'texts').write_text('a b c\nd e\n')
     directory = exports / 'transformers'
-    done = run(
-        '-W',
-        'ignore',
-        '-c',
-        BLOCKED,
-        directory / 'classification',
-        directory / 'encoder',
-        tmp_path / 'texts',
-        tmp_path / 'embeddings.npy',
-    )
+    places = (directory / 'classification', directory / 'encoder', tmp_path / 'texts')
+    done = run('-W', 'ignore', '-c', BLOCKED, *places, tmp_path / 'embeddings.npy')
     assert done.returncode == 0, done.stderr
     labels = [json.loads(line)['label'] for line in done.stdout.splitlines()[:2]]
     wanted = Predictor(directory / 'classification', engine='mxnet').predict(['a b c', 'd e'])

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.commands import call
+from helpers.exported import UNEVEN, with_head
 from helpers.processor import HAS_BFLOAT16, needs_bfloat16
 from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
 
@@ -28,12 +29,11 @@ from gluon_optbert.deployment.export import (
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.mxnet_network import load_deployment
 from gluon_optbert.network.inputs import INPUTS
-from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.model import build
 from gluon_optbert.network.running import random_feed, run
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.progress import Progress
 
-UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 PLAIN_MXNET = """
 import sys
 import numpy as np, mxnet as mx
@@ -57,12 +57,6 @@ HEADS = {
 TEXTS = [Instance('a b c', 'd e f'), Instance('hi j', 'x y.')]
 
 
-def tuned(head):
-    """A model with the head of a task."""
-    parameters = read_parameters(build(UNEVEN, head=head, initial_std=0.5))
-    return SavedModel(UNEVEN, parameters, vocabulary(), head=head)
-
-
 def manifest_of(directory):
     return json.loads((directory / 'manifest.json').read_text())
 
@@ -77,7 +71,7 @@ def plain(tmp_path_factory):
         cases[name, 'float32'] = base / name, saved_model(architecture), 'pretraining'
     for name in ('classification', 'question_answering'):
         for precision in ('float32', 'int8', *(['bfloat16'] if HAS_BFLOAT16 else [])):
-            cases[name, precision] = base / f'{name}-{precision}', tuned(HEADS[name]), 'task'
+            cases[name, precision] = base / f'{name}-{precision}', with_head(UNEVEN, HEADS[name]), 'task'
     for (_, precision), (place, saved, kind) in cases.items():
         texts = TEXTS if precision == 'int8' else []
         export(saved, place / 'deploy', head=kind, precision=precision, calibration=texts)
@@ -261,7 +255,7 @@ def test_a_classifier_that_was_fine_tuned_is_not_random():
 def test_int8_says_how_often_it_agrees_with_float32(tmp_path, monkeypatch, kind, wanted, installed):
     if not installed:  # then ONNX's reference implementation says it
         monkeypatch.setattr(deploy, 'is_installed', lambda name: False)
-    saved = saved_model(UNEVEN) if kind == 'encoder' else tuned(HEADS[kind])
+    saved = saved_model(UNEVEN) if kind == 'encoder' else with_head(UNEVEN, HEADS[kind])
     labelled = [Instance('a b', 'c', label='yes')] if kind == 'classification' else []
     options = {'precision': 'int8', 'calibration': TEXTS, 'labelled': labelled}
     measured = export(saved, tmp_path / 'deploy', **options)
@@ -276,7 +270,7 @@ def test_int8_says_how_often_it_agrees_with_float32(tmp_path, monkeypatch, kind,
 
 @needs_bfloat16
 def test_the_command_says_what_a_precision_costs(tmp_path):
-    write_model(tmp_path / 'model', tuned(HEADS['classification']))
+    write_model(tmp_path / 'model', with_head(UNEVEN, HEADS['classification']))
     (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
     words = ['--output', tmp_path / 'deploy', '--precision', 'bfloat16', '--labelled', tmp_path / 'text']
     result = call('tools/export_model.py', tmp_path / 'model', *words)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.exported import CASES, UNEVEN
-from helpers.tiny import ROOT, TOKENS, network, random_alphas, saved_model, vocabulary, write_saved_model
+from helpers.exported import ARCHITECTURES, CASES, UNEVEN, saved_with
+from helpers.tiny import ROOT, TOKENS, network, random_alphas, saved_model, write_saved_model
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -47,13 +47,11 @@ from gluon_optbert.deployment.library_exports import export_onnx, export_transfo
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.inputs import INPUTS
-from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed, run
-from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
 
-WIDTHS = {'even': network(), 'uneven': UNEVEN}  # a layer of UNEVEN has f = 0
+WIDTHS = {name: ARCHITECTURES[name] for name in ('even', 'uneven')}  # a layer of the latter has f = 0
 CLASSES = {
     'encoder': 'ORTModelForFeatureExtraction',
     'pretraining': 'ORTModelForMaskedLM',
@@ -64,13 +62,6 @@ CLASSES = {
 TEXTS = ['a b c d e', 'x', 'hi j. k l m n o p q r s t u v w', 'Capitals and ünknown words']
 SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
 TOKENIZER = {'special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json', 'vocab.txt'}
-
-
-def saved_with(widths, case):
-    """A model and its network."""
-    architecture, (_, head) = WIDTHS[widths], CASES[case]
-    model = build(architecture, head=head, initial_std=0.3, trainable=False)
-    return SavedModel(architecture, read_parameters(model), vocabulary(), head=head), model
 
 
 def config_of(directory):
@@ -214,7 +205,7 @@ def test_an_export_whose_arrays_are_not_the_networks_is_not_written(tmp_path, mo
 @pytest.mark.parametrize('case', CLASSES)
 @pytest.mark.parametrize('widths', WIDTHS)
 def test_a_directory_is_a_bert_without_code(tmp_path, widths, case):
-    saved, _ = saved_with(widths, case)
+    saved, _, _ = saved_with(widths, case)
     kind, head = CASES[case]
     measured = export_onnx(saved, tmp_path / 'out', head=kind)
     assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
@@ -228,7 +219,7 @@ def test_a_directory_is_a_bert_without_code(tmp_path, widths, case):
 
 
 def test_int8_is_a_second_file_on_request(tmp_path):
-    saved, _ = saved_with('uneven', 'encoder')
+    saved, _, _ = saved_with('uneven', 'encoder')
     texts = [Instance(text) for text in TEXTS]
     measured = export_onnx(saved, tmp_path / 'out', precision='int8', calibration=texts)
     assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
@@ -278,7 +269,7 @@ def test_optimum_gets_the_same_numbers(peer, tmp_path):
     for widths in WIDTHS:
         for case, name in CLASSES.items():
             place = tmp_path / f'{widths} {case}'
-            saved, models[place] = saved_with(widths, case)
+            saved, models[place], _ = saved_with(widths, case)
             export_onnx(saved, place / 'out', head=CASES[case][0])
             feed = random_feed(saved.architecture, batch=4, length=11, seed=3)
             np.savez(place / 'feed.npz', **onnx_feed(feed, TRANSFORMERS_INPUTS))

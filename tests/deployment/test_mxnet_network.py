@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers.exported import ARCHITECTURES, CASES, UNEVEN
-from helpers.tiny import network, vocabulary
+from helpers.exported import ARCHITECTURES, CASES, UNEVEN, saved_with
+from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.description import inputs_of, outputs_of
@@ -21,22 +21,19 @@ from gluon_optbert.deployment.mxnet_network import (
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
 
 
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('widths', ARCHITECTURES)
 def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
-    architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
-    model = build(architecture, head=head, initial_std=0.3, trainable=False)
-    saved = SavedModel(architecture, read_parameters(model), vocabulary(), head=head)
+    saved, model, kind = saved_with(widths, case)
     export(saved, tmp_path / 'deploy', head=kind)
     block, _ = load_deployment(tmp_path / 'deploy')
     for batch, length in ((3, 9), (1, 2)):
-        feed = running.random_feed(architecture, batch=batch, length=length)
+        feed = running.random_feed(saved.architecture, batch=batch, length=length)
         outputs = running.run(block, feed, inputs_of(kind))
-        wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
-        assert len(outputs) == len(outputs_of(kind, head))
+        wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(INPUTS))
+        assert len(outputs) == len(outputs_of(kind, saved.head))
         assert all(relative_difference(*pair) <= TOLERANCE for pair in zip(outputs, wanted))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.exported import ARCHITECTURES, CASES
-from helpers.tiny import network, saved_model, vocabulary
+from helpers.exported import ARCHITECTURES, CASES, saved_with
+from helpers.tiny import network, saved_model
 from onnx import numpy_helper
 
 from gluon_optbert.deployment.description import (
@@ -33,8 +33,7 @@ from gluon_optbert.deployment.onnx_int8 import (
 )
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.model import build
 from gluon_optbert.runs.machine import threads_to_predict
 from gluon_optbert.tasks.features import Features, batch_of
 
@@ -55,13 +54,6 @@ for path in sys.argv[2:]:
     answer = {output.any_name: np.array(value) for output, value in network(feed).items()}
     np.savez(path + '.openvino.npz', **answer)
 """
-
-
-def saved_with(widths, case):
-    """A model, its network in memory, and the kind of its export."""
-    architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
-    model = build(architecture, head=head, initial_std=0.3, trainable=False)
-    return SavedModel(architecture, read_parameters(model), vocabulary(), head=head), model, kind
 
 
 def text_of(saved):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import call
+from helpers.exported import with_head
 from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
@@ -24,8 +25,8 @@ from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import TOKEN_INPUTS
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import to_dict
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.tasks.squad import Question
@@ -43,9 +44,7 @@ PAIRS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a 
 
 def tuned_model(kind):
     """A model with a head, of weights of their own."""
-    head = HEADS[kind]
-    parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
-    return SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head)
+    return with_head(ARCHITECTURE, HEADS[kind])
 
 
 @pytest.fixture(scope='module')
@@ -432,9 +431,7 @@ def test_command_reads_a_pipe_that_is_named_as_the_input_and_names_it_in_message
 
 
 def test_labels_have_the_names_of_their_task(tmp_path):
-    head = Head('classification', ('0', '1'), 'SST-2')
-    parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
-    export(SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head), tmp_path / 'deploy')
+    export(with_head(ARCHITECTURE, Head('classification', ('0', '1'), 'SST-2')), tmp_path / 'deploy')
     manifest = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())
     assert manifest['head']['names'] == ['negative', 'positive']
     prediction = next(Predictor(tmp_path / 'deploy').predict(['a b']))

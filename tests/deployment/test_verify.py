@@ -1,7 +1,6 @@
 """tools/verify.py: it passes what is equal, and fails loudly at what is not."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -174,19 +173,6 @@ def test_what_is_no_run_is_refused(finished, tmp_path):
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             verify(recipe_of(path))
-
-
-def test_selection_file_tells_what_went_and_why(finished):
-    story = json.loads((finished / 'round-1' / 'selection.json').read_text())
-    selection = read_selection(finished / 'round-1' / 'selection.json')
-    widths = read_model(finished / 'round-0' / 'model').architecture.widths()
-    alphas, _ = read_alphas(finished / 'round-1' / 'alphas.npz')
-    for key, width in widths.items():
-        gone = [index for index, _ in story['removed_unit_and_alpha'][key]]
-        assert sorted([*gone, *selection.kept[key]]) == list(range(width))
-        assert all(
-            abs(alphas[key][index] - alpha) < 1e-6 for index, alpha in story['removed_unit_and_alpha'][key]
-        )
 
 
 def test_gates_of_table_5_are_compared_with_the_network_that_they_are_folded_into(pruned, tmp_path):
