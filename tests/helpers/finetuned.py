@@ -9,6 +9,7 @@ from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
 from helpers.questions import write_squad
+from helpers.tiny import Interrupted
 
 LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
@@ -118,10 +119,6 @@ def without_times(result):
     """What two runs of the same recipe share; the tree may be committed between them."""
     runs = tuple(dataclasses.replace(run, seconds=0.0) for run in result.runs)
     return dataclasses.replace(result, runs=runs, recipe={}, origin={})
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
 
 
 def stop_at(monkeypatch, step, kind=objective.FineTuning):

@@ -1,12 +1,8 @@
 """Small pre-training runs."""
 
-import json
-
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.recipe import PretrainRecipe
 from helpers.tiny import network
-
-TIMES = ('tokens_per_second', 'data_wait')
 
 
 def values_for(made_of, output, **more):
@@ -27,8 +23,3 @@ def values_for(made_of, output, **more):
 
 def recipe_for(*args, **more):
     return fill(PretrainRecipe, values_for(*args, **more))
-
-
-def records(directory):
-    lines = (directory / 'metrics.jsonl').read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]

@@ -10,10 +10,9 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training import loop
-from helpers.tiny import contents
+from helpers.tiny import Interrupted, contents, records
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
-TIMES = ('tokens_per_second', 'data_wait')
 
 
 def values_for(made_of, start, output, **more):
@@ -51,11 +50,6 @@ def selection_of(directory):
     return Selection.from_dict(json.loads((directory / 'selection.json').read_text()))
 
 
-def records(directory):
-    lines = (directory / 'metrics.jsonl').read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
-
-
 def results(directory):
     """What has to be the same bits in two runs: all but recipes, which name their output, and times."""
     digests = {
@@ -80,10 +74,6 @@ def with_more_tokens(small, words=('aa', 'bb', 'cc', 'dd')):
         architecture=dataclasses.replace(small.architecture, vocab_size=len(vocabulary)),
         parameters={**small.parameters, **rows},
     )
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
 
 
 def interrupted_at(monkeypatch, count, phase=''):

@@ -1,6 +1,7 @@
 """Networks, batches, vocabularies, shards and model directories so small that a test takes milliseconds."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -178,6 +179,17 @@ def write_saved_model(directory, **options):
     """The directory, with `saved_model` in it."""
     write_model(directory, saved_model(**options))
     return directory
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def records(directory):
+    """The logged lines of a run, without times."""
+    times = ('tokens_per_second', 'data_wait')
+    lines = map(json.loads, (directory / 'metrics.jsonl').read_text().splitlines())
+    return [{name: value for name, value in line.items() if name not in times} for line in lines]
 
 
 def contents(directory):

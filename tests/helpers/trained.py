@@ -12,14 +12,9 @@ from gluon_optbert.training.loop import Reporter, train
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
 from gluon_optbert.training.pretrain import Pretraining
-from helpers.pruned import records
-from helpers.tiny import network, saved_model
+from helpers.tiny import Interrupted, network, records, saved_model
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
 
 
 class Run:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import write_glue
-from helpers.pretrained import recipe_for, records, values_for
+from helpers.pretrained import recipe_for, values_for
 from helpers.pruned import results
-from helpers.tiny import ROOT, contents, run, saved_model, write_shards
+from helpers.tiny import ROOT, contents, records, run, saved_model, write_shards
 
 from gluon_optbert.deployment.export import export
 from gluon_optbert.finetuning.recipes import finetune_glue

@@ -15,9 +15,9 @@ import time
 import pytest
 import yaml
 from helpers.jobs import EXACT, HOROVODRUN, assert_close_models, assert_close_records, needs_horovod
-from helpers.pretrained import recipe_for, records, values_for
+from helpers.pretrained import recipe_for, values_for
 from helpers.stricken import STRICKEN, living
-from helpers.tiny import ROOT, environment
+from helpers.tiny import ROOT, environment, records
 
 from gluon_optbert.training.distributed import PATIENCE
 from gluon_optbert.training.pretrain import pretrain

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import yaml
-from helpers.pretrained import recipe_for, records, values_for
+from helpers.pretrained import recipe_for, values_for
 from helpers.processor import needs_bfloat16
 from helpers.tiny import (
     ROOT,
@@ -19,6 +19,7 @@ from helpers.tiny import (
     environment,
     network,
     random_alphas,
+    records,
     saved_model,
     vocabulary,
     write_saved_model,
