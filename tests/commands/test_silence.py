@@ -60,7 +60,7 @@ def silence(name, *words, places):
     )
     os.close(secondary)
     said, heard = '', []  # how much had been said, and when
-    while select.select([primary], [], [], 120)[0]:
+    while select.select([primary], [], [], 600)[0]:
         try:
             said += os.read(primary, 65536).decode(errors='replace')
         except OSError:  # the program has ended
