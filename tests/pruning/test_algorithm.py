@@ -180,8 +180,8 @@ def test_metrics_tell_phases_and_rounds(pruned_run):
     assert all('penalty' in record for record in records(pruned_run[0]) if record['phase'] == 'gates')
 
 
-def test_only_the_letters_asked_for_lose_units_and_train_gates(shards_directory, model_directory, tmp_path):
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', prune='fv', rounds=1, target=0.8))
+def test_only_the_letters_asked_for_lose_units_and_train_gates(pruned, tmp_path):
+    pruned(prune='fv', rounds=1, target=0.8)
     before, after = network(), read_model(tmp_path / 'run' / 'round-1' / 'model').architecture
     assert after.h == before.h and after.layers != before.layers
     assert all((layer.a, layer.k) == (2, 4) for layer in after.layers)
@@ -204,10 +204,8 @@ def test_any_architecture_is_pruned(shards_directory, tmp_path, architecture):
 
 
 @needs_bfloat16
-def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
-    pruned_run, shards_directory, model_directory, tmp_path
-):
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', precision='bfloat16'))
+def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(pruned, pruned_run, tmp_path):
+    pruned(precision='bfloat16')
     rounded, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
     # rounded to eight bits on the way
     assert any((alpha != wanted[key]).any() for key, alpha in rounded.items())
@@ -218,12 +216,8 @@ def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
     assert ParameterCost().cost(left.architecture) <= 0.6 * ParameterCost().cost(network())
 
 
-def test_flops_are_an_objective(shards_directory, model_directory, tmp_path):
-    prune(
-        recipe_for(
-            shards_directory, model_directory, tmp_path / 'run', objective='flops', length=16, target=0.5
-        )
-    )
+def test_flops_are_an_objective(pruned, tmp_path):
+    pruned(objective='flops', length=16, target=0.5)
     before, after = (
         read_model(tmp_path / 'run' / f'round-{number}' / 'model').architecture for number in (0, 2)
     )
@@ -232,10 +226,10 @@ def test_flops_are_an_objective(shards_directory, model_directory, tmp_path):
     assert selection_of(tmp_path / 'run' / 'round-2').cost == cost.cost(after)
 
 
-def test_random_method_draws_from_the_seed_and_trains_no_gates(shards_directory, model_directory, tmp_path):
+def test_random_method_draws_from_the_seed_and_trains_no_gates(pruned, tmp_path):
     for name, seed in (('one', 1), ('again', 1), ('other', 2)):
         more = {'method': 'random', 'seed': seed, 'rounds': 1, 'recovery_steps': 1}
-        prune(recipe_for(shards_directory, model_directory, tmp_path / name, **more))
+        pruned(name, **more)
         assert all((alpha == 1).all() for alpha in alphas_of(tmp_path / name / 'round-1').values())
         assert {record['phase'] for record in records(tmp_path / name)} == {'recovery'}
     assert results(tmp_path / 'one') == results(tmp_path / 'again')
@@ -259,9 +253,9 @@ def test_trimming_to_the_shards_counts_in_the_target(shards_directory, model_dir
     assert '32 of 36 tokens' in (tmp_path / 'run' / 'pruning.md').read_text()
 
 
-def test_trimming_to_shards_of_the_whole_vocabulary_is_refused(shards_directory, model_directory, tmp_path):
+def test_trimming_to_shards_of_the_whole_vocabulary_is_refused(pruned, tmp_path):
     with pytest.raises(ValueError, match='trim: .* has the whole vocabulary of .* nothing is left to trim'):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', trim=True))
+        pruned(trim=True)
     assert not (tmp_path / 'run').exists()
 
 

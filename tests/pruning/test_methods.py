@@ -13,7 +13,6 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, read_model
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.methods import METHODS, Cut, Method, head_importance, relative, value_projections
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -27,7 +26,7 @@ def ones(cut):
     return {key: np.ones(width) for key, width in cut.model.architecture.widths().items()}
 
 
-def test_added_method_chooses_its_own_units(shards_directory, model_directory, tmp_path, monkeypatch):
+def test_added_method_chooses_its_own_units(pruned, tmp_path, monkeypatch):
     seen = []
 
     def first_halves(cut, scores):
@@ -40,9 +39,7 @@ def test_added_method_chooses_its_own_units(shards_directory, model_directory, t
         return Selection(kept, cut.cost.cost(left), cut.target)
 
     monkeypatch.setitem(METHODS, 'halves', Method(ones, first_halves, ranks_units=False))
-    prune(
-        recipe_for(shards_directory, model_directory, tmp_path / 'run', method='halves', targets=[0.9, 0.8])
-    )
+    pruned(method='halves', targets=[0.9, 0.8])
     # after the 1,000 batches of the network; three batches of scores and four of recovery a round
     assert seen == [(1, 3, 1000), (2, 3, 1007)]
     first, second = (
@@ -76,12 +73,10 @@ def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method
     recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='own', **change)
 
 
-def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(
-    shards_directory, model_directory, tmp_path
-):
+def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(pruned, tmp_path):
     values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3, split_half=False, recovery_steps=1)
     for method in ('uniform', 'uniform-alpha'):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / method, method=method, **values))
+        pruned(method, method=method, **values)
     plain, gated = (tmp_path / method / 'round-1' for method in ('uniform', 'uniform-alpha'))
     assert read_model(plain / 'model').architecture == read_model(gated / 'model').architecture
     alphas, kept = alphas_of(gated), selection_of(gated).kept

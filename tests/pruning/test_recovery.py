@@ -43,11 +43,9 @@ def test_the_best_measured_step_is_kept(model_directory, shards_directory, tmp_p
 
 
 @pytest.mark.parametrize('keep_best, learning_rate', [(True, 10.0), (False, 10.0), (True, 1e-30)])
-def test_a_recovery_that_does_not_help_leaves_what_the_cut_left(
-    model_directory, shards_directory, tmp_path, keep_best, learning_rate
-):
+def test_a_recovery_that_does_not_help_leaves_what_the_cut_left(pruned, tmp_path, keep_best, learning_rate):
     more = {**SHORT, 'keep_best': keep_best, 'learning_rate': learning_rate}
-    row = prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))[1]
+    row = pruned(**more)[1]
     cut, model = (read_model(tmp_path / 'run' / 'round-1' / name) for name in ('shrunk', 'model'))
     same = all(np.array_equal(value, model.parameters[name]) for name, value in cut.parameters.items())
     assert same == keep_best

@@ -204,7 +204,7 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
 
 @pytest.mark.parametrize('folder', FOLDERS)
 def test_run_that_ended_behind_a_stage_resumes_to_the_same_bits(
-    repaired_run, shards_directory, model_directory, tmp_path, monkeypatch, folder
+    pruned, repaired_run, tmp_path, monkeypatch, folder
 ):
     write = algorithm.write_model
 
@@ -215,10 +215,10 @@ def test_run_that_ended_behind_a_stage_resumes_to_the_same_bits(
 
     monkeypatch.setattr(algorithm, 'write_model', dies_afterwards)
     with pytest.raises(Interrupted):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **REPAIRS))
+        pruned(**REPAIRS)
     monkeypatch.undo()
     before = contents(tmp_path / 'run' / 'round-1' / folder)
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **REPAIRS))
+    pruned(resume=True, **REPAIRS)
     assert contents(tmp_path / 'run' / 'round-1' / folder) == before
     assert results(tmp_path / 'run') == results(repaired_run[0])
 
@@ -269,11 +269,9 @@ def test_recovery_after_a_fit_that_harms_ends_no_worse_than_the_cut(
     assert names == ['before', 'cut', LEFT_OUT, 'recovered']
 
 
-def test_a_fit_that_harms_is_kept_where_held_out_data_choose_nothing(
-    spoilt, shards_directory, model_directory, tmp_path
-):
+def test_a_fit_that_harms_is_kept_where_held_out_data_choose_nothing(pruned, spoilt):
     more = {**ONE_ROUND, 'learning_rate': 1e-12, 'weight_decay': 0.0, 'keep_best': False}
-    row = prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))[1]
+    row = pruned(**more)[1]
     assert row.started_from is None and row.after_reconstruction.loss > row.after_cut.loss
     # the steps are far below what float32 resolves
     assert row.recovered.loss == pytest.approx(row.after_reconstruction.loss, rel=1e-5)
@@ -304,17 +302,15 @@ def test_the_states_decide_where_they_alone_are_learnt(
     assert 'the fit of the layers made the difference of the states worse' in page
 
 
-def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(
-    spoilt, shards_directory, model_directory, tmp_path, monkeypatch
-):
+def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(pruned, spoilt, tmp_path, monkeypatch):
     more = {**ONE_ROUND, 'split_half': False}
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'whole', **more))
+    pruned('whole', **more)
 
     with monkeypatch.context() as patched:
         interrupted_at(patched, 6)  # a round has 3 + 4 steps, and a checkpoint after two of recovery
         with pytest.raises(Interrupted):
-            prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **more))
+            pruned(**more)
+    pruned(resume=True, **more)
     assert json.loads((tmp_path / 'run' / 'rounds.json').read_text())[1]['started_from'] == CUT
     assert results(tmp_path / 'run') == results(tmp_path / 'whole')
 

@@ -34,11 +34,11 @@ def test_resumed_with_other_settings_it_is_refused(pruned_run, shards_directory,
     assert contents(pruned_run[0]) == before
 
 
-def test_resume_of_what_is_no_run_is_refused(shards_directory, model_directory, tmp_path):
+def test_resume_of_what_is_no_run_is_refused(pruned, tmp_path):
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / 'mine').write_text('kept')
     with pytest.raises((ValueError, FileNotFoundError), match='run'):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True))
+        pruned(resume=True)
     assert contents(tmp_path).keys() == {'run/mine'}
 
 
@@ -75,7 +75,7 @@ def test_gates_of_another_network_are_refused_in_a_finished_round(
 
 @pytest.mark.parametrize('at', ['gate-states', 'recovery-states'])
 def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
-    pruned_run, shards_directory, model_directory, tmp_path, monkeypatch, at
+    pruned, pruned_run, tmp_path, monkeypatch, at
 ):
     def killed(path, *_, **__):
         if Path(path).name == at:
@@ -83,10 +83,10 @@ def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
 
     monkeypatch.setattr(pruning.shutil, 'rmtree', killed)
     with pytest.raises(Interrupted):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run'))
+        pruned()
     monkeypatch.undo()
     assert (tmp_path / 'run' / 'round-1' / 'recovery-states').is_dir()
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True))
+    pruned(resume=True)
     assert results(tmp_path / 'run') == results(pruned_run[0])
 
 

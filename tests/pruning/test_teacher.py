@@ -42,18 +42,16 @@ def test_recovery_reports_what_it_learns_from_the_teacher(taught_run, pruned_run
     assert results(taught_run) != results(pruned_run[0])
 
 
-def test_a_ranking_serves_a_recovery_with_a_teacher(pruned_run, shards_directory, model_directory, tmp_path):
+def test_a_ranking_serves_a_recovery_with_a_teacher(pruned, pruned_run, tmp_path):
     more = {'ranking': str(pruned_run[0]), 'teacher': 'parent', 'teacher_weights': 'states=2'}
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
+    pruned(**more)
     one, other = (contents(run / 'round-1')['selection.json'] for run in (tmp_path / 'run', pruned_run[0]))
     assert one == other
 
 
-def test_teacher_without_weight_changes_no_more_than_rounding(
-    pruned_run, shards_directory, model_directory, tmp_path
-):
+def test_teacher_without_weight_changes_no_more_than_rounding(pruned, pruned_run, tmp_path):
     silent = {'teacher': 'parent', 'teacher_weights': 'scores=0,states=0'}
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **silent))
+    pruned(**silent)
     for number in (1, 2):
         silent_run, plain = (
             read_model(place / f'round-{number}' / 'model') for place in (tmp_path / 'run', pruned_run[0])
@@ -62,15 +60,13 @@ def test_teacher_without_weight_changes_no_more_than_rounding(
             np.testing.assert_allclose(silent_run.parameters[name], value, atol=1e-4, err_msg=name)
 
 
-def test_taught_run_resumes_to_the_same_bits(
-    taught_run, shards_directory, model_directory, tmp_path, monkeypatch
-):
+def test_taught_run_resumes_to_the_same_bits(pruned, taught_run, tmp_path, monkeypatch):
     interrupted_at(monkeypatch, 4, 'recovery')  # behind the checkpoint in the first recovery
     with pytest.raises(Interrupted):
-        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher='parent'))
+        pruned(teacher='parent')
     monkeypatch.undo()
     assert list((tmp_path / 'run' / 'round-1' / 'recovery-states').iterdir())
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher='parent', resume=True))
+    pruned(teacher='parent', resume=True)
     assert results(tmp_path / 'run') == results(taught_run)
 
 
