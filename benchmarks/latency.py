@@ -106,35 +106,18 @@ class LatencyRecipe(Measured):
         return problems
 
 
-def measure(timed: Sequence[Timed], shapes: Sequence[tuple[int, int]], repeats: int) -> dict[str, Any]:
-    """Spreads of the milliseconds of each worker at each shape, after passes that do not count."""
-    spreads: dict[str, Any] = {one.worker.name: {} for one in timed}
-    for batch, length in shapes:
-        passes = {
-            one.worker.name: lambda worker=one.worker, batch=batch, length=length: worker.ask(
-                batch=batch, length=length, runs=1
-            )['ms']
-            for one in timed
-        }
-        for name, values in in_turn(passes, repeats, untimed=2).items():
-            spreads[name][f'{batch}x{length}'] = spread(values)
-    return spreads
-
-
-def measure_orders(
-    timed: Sequence[Timed], orders: Mapping[str, tuple[list[list[int]], list[int]]]
+def measure(
+    timed: Sequence[Timed], asked: Mapping[str, Mapping[str, Any]], repeats: int, *, untimed: int
 ) -> dict[str, Any]:
-    """Spreads of the milliseconds of all batches of real sentences, by how they are padded."""
+    """Spreads of the milliseconds that each worker takes for what it is asked, by the name of that."""
     spreads: dict[str, Any] = {one.worker.name: {} for one in timed}
-    for order, (lengths, widths) in orders.items():
+    for name, words in asked.items():
         passes = {
-            one.worker.name: lambda worker=one.worker, lengths=lengths, widths=widths: worker.ask(
-                lengths=lengths, widths=widths, runs=1
-            )['ms']
+            one.worker.name: lambda worker=one.worker, words=words: worker.ask(**words, runs=1)['ms']
             for one in timed
         }
-        for name, values in in_turn(passes, ORDERS_REPEATS, untimed=1).items():
-            spreads[name][order] = spread(values)
+        for worker, values in in_turn(passes, repeats, untimed=untimed).items():
+            spreads[worker][name] = spread(values)
     return spreads
 
 
@@ -148,15 +131,19 @@ def timed_rows(
         labelled = read_instances(recipe.labelled, first.head, labelled=True)
         check_labels(labelled, first.head)
     shapes = [(batch, length) for batch in recipe.batches for length in recipe.lengths]
-    measured = {'shapes': measure(timed, shapes, recipe.repeats)}
+    asked = {f'{batch}x{length}': {'batch': batch, 'length': length} for batch, length in shapes}
+    measured = {'shapes': measure(timed, asked, recipe.repeats, untimed=2)}
     if recipe.busy:
         with busy_program():
-            measured['beside'] = measure(timed, shapes, recipe.repeats)
+            measured['beside'] = measure(timed, asked, recipe.repeats, untimed=2)
     sentences = 0
     if recipe.texts:
         orders = padding_orders(first, recipe.texts, recipe.texts_batch, recipe.texts_limit)
         sentences = sum(map(len, orders['longest'][0]))
-        measured['texts'] = measure_orders(timed, orders)
+        padded = {
+            order: {'lengths': lengths, 'widths': widths} for order, (lengths, widths) in orders.items()
+        }
+        measured['texts'] = measure(timed, padded, ORDERS_REPEATS, untimed=1)
     rows = []
     for one in timed:
         worker, architecture = one.worker, one.deployment.architecture
