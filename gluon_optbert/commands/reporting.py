@@ -144,52 +144,38 @@ def report(argv=None):
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')
 
 
-def _study(recipe, workers):
-    """Say what a study takes, run it, or make its tables from what there is."""
-    from ..reproduction.study import Study, estimate, readable, run
-    from ..reproduction.study_results import write_study
-
-    if not recipe.render:
-        study = Study.open(recipe)
-        plan = readable(study, estimate(study, workers))
-        if workers.first:
-            print(plan, flush=True)
-        if recipe.dry_run:
-            return
-        left = run(study, workers=workers)
-        if workers.first and left:
-            print(f'{left} pieces are left; go on with --resume')
-    if workers.first:
-        written = write_study(recipe.output)
-        print(f'wrote {len(written)} files; begin with {written[0]}')
-
-
 @command
 def table(argv=None):
     """Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
     tabulate it.
     """
-    from ..reproduction.estimate import measure, readable
+    from ..reproduction.estimate import Times, readable
+    from ..reproduction.plan import plan
+    from ..reproduction.recipe import TableRecipe
     from ..reproduction.results import write_tables
-    from ..reproduction.rows import TableRecipe
-    from ..reproduction.table import plan, run
+    from ..reproduction.running import run
+    from ..reproduction.study_results import write_study
     from ..training.distributed import Workers
 
     words = ['--table', 8, '--base', 'models/small', '--shards', 'shards', '--tasks', 'mrpc,rte']
     words += ['--data-glue', 'glue', '--output', 'runs/table8', '--dry-run']
     recipe = parse(TableRecipe, argv, description=table.__doc__, example=line('optbert-table', *words))
-    workers = Workers()
-    if recipe.study is not None:
-        return _study(recipe, workers)
+    workers, is_study = Workers(), recipe.study is not None
     if not recipe.render:
-        table_plan = plan(recipe, workers=workers)
-        if recipe.dry_run:
-            estimate = readable(table_plan, measure(table_plan, workers))
+        planned = plan(recipe, workers=workers)
+        if is_study or recipe.dry_run:
+            estimate = readable(planned, Times(planned.base, workers))
             if workers.first:
-                print(estimate)
+                print(estimate, flush=True)
+        if recipe.dry_run:
             return
-        run(table_plan, workers=workers)
-    if workers.first:
+        left = run(planned, workers=workers)
+        if workers.first and left:
+            print(f'{left} networks are left; go on with --resume')
+    if workers.first and is_study:
+        written = write_study(recipe.output)
+        print(f'wrote {len(written)} files; begin with {written[0]}')
+    elif workers.first:
         written = write_tables(recipe.output)
         print((recipe.output / 'table.md').read_text(encoding='utf-8'))
         following = line('optbert-report', recipe.output, '--output', 'report.html')

@@ -1,11 +1,10 @@
-"""Estimate of the time of a table: a few steps of everything are measured on the base, and multiplied out."""
+"""Estimate of the time of a table or a study: a few steps on the base, multiplied out."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
@@ -31,33 +30,11 @@ from ..training.loop import backward, collect_gradients
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.pretrain import Pretraining
-from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
-from .rows import Row
-from .table import Plan, gate_steps
+from ..training.recipe import TrainingRecipe, open_shards
+from .plan import Plan, gate_steps
+from .rows import size_name
 
 UNTIMED, TIMED = 2, 4  # steps
-
-
-@dataclasses.dataclass(frozen=True)
-class StepTimes:
-    """Measured times, in seconds.
-
-    Parameters
-    ----------
-    gates, recovery, taught, scratch : float
-        A step; `taught` of recovery with a teacher, `scratch` of a row that is trained from scratch.
-    evaluation : float
-        A held-out evaluation of pre-training.
-    tuning : mapping of task to float
-        Fine-tuning with one seed, at every learning rate that is tried.
-    """
-
-    gates: float
-    recovery: float
-    taught: float
-    scratch: float
-    evaluation: float
-    tuning: Mapping[str, float]
 
 
 def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> float:
@@ -99,21 +76,25 @@ def gate_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> flo
     )
 
 
-def weight_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Workers) -> tuple[float, float]:
-    """A step of all weights by a recipe, and a held-out evaluation."""
-    shards = open_shards(recipe.shards)
+def weight_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Workers) -> float:
+    """A step of all weights by a recipe."""
     model = build(base.architecture, base.parameters, recipe.network_settings(), ctx=workers.context())
-    seconds = step_seconds(
-        Pretraining(model, workers, shards['train']),
+    return step_seconds(
+        Pretraining(model, workers, open_shards(recipe.shards)['train']),
         recipe.weight_optimizer(model, workers),
         recipe.phase('recovery', UNTIMED + TIMED),
     )
+
+
+def evaluation_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Workers) -> float:
+    """A held-out evaluation of pre-training."""
+    heldout = open_shards(recipe.shards)['heldout']
+    model = build(base.architecture, base.parameters, recipe.network_settings(), ctx=workers.context())
+    size, whole = recipe.batch_size, min(recipe.evaluation_limit, heldout.instances)
+    evaluate(model, heldout, workers, batch_size=size, limit=size)  # which lays out memory
     began = time.perf_counter()
-    evaluation = evaluate(
-        model, shards['heldout'], workers, batch_size=recipe.batch_size, limit=recipe.batch_size
-    )
-    whole = min(recipe.evaluation_limit, shards['heldout'].instances)
-    return seconds, (time.perf_counter() - began) * whole / max(1, evaluation.instances)
+    evaluation = evaluate(model, heldout, workers, batch_size=size, limit=size)
+    return (time.perf_counter() - began) * whole / max(1, evaluation.instances)
 
 
 def taught_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
@@ -166,111 +147,126 @@ def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) ->
     return time.perf_counter() - began
 
 
-def _open_recipes(plan: Plan) -> list[TrainingRecipe]:
-    """Of the rows that are still to be made."""
-    return [plan.row_recipe(row) for row in plan.chosen() if not plan.row_done(row)]
+# what is measured once on the base, as people read it; a task beside these by its name
+MEASURES: Mapping[str, Callable[[SavedModel, Any, Workers], float]] = {
+    'gates': gate_seconds,
+    'recovery': weight_seconds,
+    'recovery with a teacher': taught_seconds,
+    'training from scratch': weight_seconds,
+    'an evaluation': evaluation_seconds,
+}
 
 
-def measure(plan: Plan, workers: Workers) -> StepTimes:
-    """Time what is still to be run; what is not is 0."""
-    rows, recipes = plan.chosen(), _open_recipes(plan)
-    pruned = [recipe for recipe in recipes if isinstance(recipe, PruneRecipe)]
-    gates = (
-        gate_seconds(plan.base, plan.pruning, workers)
-        if any(recipe.trains_gates for recipe in pruned)
-        else 0.0
-    )
-    recovery, evaluation = weight_seconds(plan.base, plan.pruning, workers) if recipes else (0.0, 0.0)
-    learning = [recipe for recipe in pruned if recipe.teacher is not None]
-    taught = taught_seconds(plan.base, learning[0], workers) if learning else 0.0
-    built = [recipe for recipe in recipes if isinstance(recipe, PretrainRecipe)]
-    scratch = weight_seconds(plan.base, built[0], workers)[0] if built else 0.0
-    open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
-    return StepTimes(
-        gates,
-        recovery,
-        taught,
-        scratch,
-        evaluation,
-        {task: tuning_seconds(plan.base, plan.cell_recipe(rows[0], task), workers) for task in open_tasks},
-    )
+class Times:
+    """Measured times in seconds: a step of each kind, an evaluation, and fine-tuning with one seed.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        By name of `MEASURES`, or by task; what is not asked for is not measured.
+    """
+
+    def __init__(self, base: SavedModel, workers: Workers):
+        self._base, self._workers = base, workers
+        self.seconds: dict[str, float] = {}
+
+    def of(self, name: str, recipe: TrainingRecipe | FineTuneRecipe) -> float:
+        """A time, measured by the first recipe that asks for it."""
+        if name not in self.seconds:
+            measure = MEASURES.get(name, tuning_seconds)
+            self.seconds[name] = measure(self._base, recipe, self._workers)
+        return self.seconds[name]
 
 
-def _making_seconds(plan: Plan, row: Row, times: StepTimes) -> float:
-    """Making a row that is pruned or trained from scratch; without the repairs of one that is pruned."""
-    recipe = plan.row_recipe(row)
-    if not isinstance(recipe, PruneRecipe):
-        evaluations = 1 + ((plan.scratch_steps or 0) - 1) // (recipe.evaluate_every or math.inf)
-        return (plan.scratch_steps or 0) * times.scratch + evaluations * times.evaluation
+def _round_seconds(recipe: PruneRecipe, times: Times) -> float:
+    """A round of pruning, without its repairs."""
     steps = recipe.recovery_steps or 0
-    alpha = (1 + recipe.split_half) * gate_steps(recipe) * times.gates * recipe.trains_gates
-    recovery = steps * (times.recovery if recipe.teacher is None else times.taught)
+    kind = 'recovery' if recipe.teacher is None else 'recovery with a teacher'
+    seconds = steps * times.of(kind, recipe) if steps else 0.0
+    if recipe.trains_gates:
+        seconds += (1 + recipe.split_half) * gate_steps(recipe) * times.of('gates', recipe)
     # before, after the cut, reconstructed and recovered; and on the way
     evaluations = 3 + recipe.reconstruct + max(0, steps - 1) // (recipe.evaluate_every or math.inf)
-    return len(recipe.shares()) * (alpha + recovery + evaluations * times.evaluation)
+    return seconds + evaluations * times.of('an evaluation', recipe)
 
 
-def estimate(plan: Plan, times: StepTimes) -> list[dict[str, Any]]:
-    """Seconds by row, as the base would take them: what is cut is faster, and an interrupted run counts as
-    whole.
+def estimate(plan: Plan, times: Times) -> list[dict[str, Any]]:
+    """Seconds by network, as the base would take them: what is cut is faster, and an interrupted run counts
+    as whole.
 
     Returns
     -------
     list of dict
-        ``row``, ``how``, ``making`` and, by task, ``tuning``; both 0 for what is done.
+        ``network``, ``making`` and, by task, ``tuning``; both 0 for what is done.
     """
+    pieces, counted, base = [], set[tuple[str, int]](), plan.chosen()[0]
+    for network in plan.chosen():
+        making = 0.0
+        if not plan.done(network) and not plan.made(network):
+            recipe = plan.making(network)
+            if isinstance(recipe, PruneRecipe):
+                rounds = {(network.run, number + 1) for number in range(network.round)} - counted
+                counted |= rounds
+                making = len(rounds) * _round_seconds(recipe, times)
+            else:
+                evaluations = 1 + (recipe.steps - 1) // (recipe.evaluate_every or math.inf)
+                making = recipe.steps * times.of('training from scratch', recipe)
+                making += evaluations * times.of('an evaluation', recipe)
+        tuning = dict.fromkeys(plan.tasks_of(network), 0.0)
+        for task in tuning:
+            if not plan.cell(network, task).exists():
+                recipe = plan.tuning(base, task)
+                tuning[task] = len(recipe.seeds) * times.of(task, recipe)
+        pieces.append({'network': network, 'making': making, 'tuning': tuning})
+    return pieces
+
+
+def readable(plan: Plan, times: Times) -> str:
+    """The estimate by row, or by size and seed of a study, as a Markdown table; with what is out of reach."""
+    pieces = estimate(plan, times)
+    open_pieces = [one for one in pieces if not plan.done(one['network'])]
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in open_pieces if plan.file else pieces:
+        network = one['network']
+        size = size_name(network.size) if network.size else network.row.name
+        key = (size, str(network.seed)) if plan.file else (network.row.name, plan.how(network.row))
+        groups.setdefault(key, []).append(one)
     rows = []
-    for row in plan.chosen():
-        making = 0.0 if plan.row_done(row) else _making_seconds(plan, row, times)
-        rows.append(
-            {
-                'row': row.name,
-                'how': plan.how(row),
-                'making': making,
-                'tuning': {
-                    task: 0.0
-                    if plan.cell(row, task).exists()
-                    else len(plan.recipe.seeds) * times.tuning[task]
-                    for task in plan.tasks
-                },
-            }
-        )
-    return rows
-
-
-def readable(plan: Plan, times: StepTimes) -> str:
-    """The estimate as a Markdown table, with what cannot be reached."""
-    rows = estimate(plan, times)
-    heads = ['row', 'how it is made', 'made in', *plan.tasks, 'in all']
-    cells = []
-    for row in rows:
-        seconds = [row['making'], *row['tuning'].values()]
-        cells.append([row['row'], row['how'], *map(short_time, (*seconds, sum(seconds)))])
-    lines = [
-        f'Table {plan.table.number}: {len(rows)} rows, {len(plan.tasks)} tasks, {len(plan.recipe.seeds)} '
-        f'seeds',
-        '',
-        markdown_table(heads, cells),
-    ]
-    whole = sum(row['making'] + sum(row['tuning'].values()) for row in rows)
-    lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in plan.rows if row.unreachable]
+    for key, group in groups.items():
+        making = sum(one['making'] for one in group)
+        tuning = [sum(one['tuning'].get(task, 0.0) for one in group) for task in plan.tasks]
+        seconds = [making, *tuning, making + sum(tuning)]
+        if plan.file:
+            key = (*key, str(len(group)))
+            seconds.append(max(one['making'] + sum(one['tuning'].values()) for one in group))
+        rows.append([*key, *map(short_time, seconds)])
+    if plan.file:
+        head = ['size', 'seed', 'networks', 'made in', *plan.tasks, 'in all', 'longest piece']
+        lines = []
+    else:
+        head = ['row', 'how it is made', 'made in', *plan.tasks, 'in all']
+        counts = f'{len(rows)} rows, {len(plan.tasks)} tasks, {len(plan.recipe.seeds)} seeds'
+        lines = [f'Table {plan.recipe.table}: {counts}', '']
+    lines += [markdown_table(head, rows), '']
+    unreachable = {
+        one.row.name + (f' at {size_name(one.size)}' if one.size else ''): one.row.unreachable
+        for one in plan.networks
+        if one.row.unreachable
+    }
+    lines += [f'not reachable: {name}: {reason}' for name, reason in unreachable.items()]
     measured = [
-        f'{1e3 * seconds:.0f} ms a step of {what}'
-        for what, seconds in (
-            ('gates', times.gates),
-            ('recovery', times.recovery),
-            ('recovery with a teacher', times.taught),
-            ('training from scratch', times.scratch),
-        )
-        if seconds
+        f'{1e3 * times.seconds[name]:.0f} ms {name if name.startswith("an ") else f"a step of {name}"}'
+        for name in MEASURES
+        if name in times.seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
-    pruned = [recipe for recipe in _open_recipes(plan) if isinstance(recipe, PruneRecipe)]
-    repairs = [
-        name for name in ('rotate_heads', 'reconstruct') if any(getattr(recipe, name) for recipe in pruned)
-    ]
+    settings = [one['network'].row.maker.settings for one in open_pieces if one['making']]
+    repairs = [name for name in ('rotate_heads', 'reconstruct') if any(one.get(name) for one in settings)]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
-    lines += ['an interrupted run counts as whole', f'in all {short_time(whole)}']
+    whole = sum(one['making'] + sum(one['tuning'].values()) for one in pieces)
+    done = len(pieces) - len(open_pieces)
+    lines += ['an interrupted run counts as whole']
+    lines += [f'{done} networks are done, {len(open_pieces)} are left', f'in all {short_time(whole)}']
     return '\n'.join(lines)
 
 

@@ -27,7 +27,7 @@ from ..reporting.sections import Reader
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
 from ..runs.progress import NOTE, exceeds, score_text
-from .rows import FORMAT, row_names, slug_of
+from .rows import FORMAT, TABLE_PLAN, row_names, slug_of, task_names
 
 # a column's metric, as results call it; the first that a result has
 SCORES = {
@@ -150,57 +150,77 @@ def read_results(output: Path) -> Results:
     FileNotFoundError, ValueError
         If there is no table, or a file of it is damaged.
     """
-    path = Path(output) / 'plan.json'
+    path = Path(output) / TABLE_PLAN
     if not path.is_file():
-        raise FileNotFoundError(f'{output}: no plan.json, so there is no table')
+        raise FileNotFoundError(f'{output}: no {TABLE_PLAN}, so there is no table')
     plan = read_json(path)
     if plan.get('format') != FORMAT:
         raise ValueError(f'{path}: not a plan of format {FORMAT}')
     table = load_table(plan['table'])
-    columns = tuple(column for column in table.columns if column.task or column.name == 'average')
     published = {slug_of(name): record for name, record in zip(row_names(table), table.records())}
     lacking = set(published) - {row['slug'] for row in plan['rows']}
     if lacking:
         raise ValueError(f'{path}: lacks the rows {", ".join(sorted(lacking))} of Table {table.number}')
-    rows = [_row(Path(output), columns, row, published.get(row['slug'], {})) for row in plan['rows']]
-    return Results(table, columns, tuple(rows), plan)
+    rows = []
+    for row in plan['rows']:
+        files = {
+            task: Path(output) / 'cells' / row['slug'] / slug_of(task) / 'result.json'
+            for task in task_names(table)
+        }
+        results = {task: [FineTuningResult.read(file)] for task, file in files.items() if file.is_file()}
+        rows.append(result_row(table, row, results, published.get(row['slug'], {})))
+    return Results(table, columns_of(table), tuple(rows), plan)
 
 
-def _row(
-    output: Path, columns: Sequence[Column], planned: Mapping[str, Any], record: Mapping[str, Cell]
+def columns_of(table: PaperTable) -> tuple[Column, ...]:
+    """The columns of a table that have scores."""
+    return tuple(column for column in table.columns if column.task or column.name == 'average')
+
+
+def score_name(result: FineTuningResult, metric: str) -> str:
+    """The score of a result that a column's metric stands for, on the first held-out set."""
+    first = result.metric.split('/')[0]
+    names = (f'{first}/{name}' for name in SCORES[metric])
+    return next(name for name in names if name in result.runs[0].scores)
+
+
+def result_row(
+    table: PaperTable,
+    planned: Mapping[str, Any],
+    results: Mapping[str, Sequence[FineTuningResult]],
+    record: Mapping[str, Cell],
 ) -> ResultRow:
-    """A row of the plan with its results; the record is what was published, empty if nothing was."""
-    absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
-    results: dict[str, FineTuningResult] = {}
-    for task in dict.fromkeys(column.task for column in columns if column.task):
-        path = output / 'cells' / planned['slug'] / slug_of(task) / 'result.json'
-        if path.is_file():
-            results[task] = FineTuningResult.read(path)
+    """A row of a plan with its results, of one run a task or of several; the record is what was published,
+    empty if nothing was.
+    """
+    columns = columns_of(table)
     scores: dict[str, tuple[float, ...]] = {column.name: () for column in columns}
     majority: dict[str, float | None] = dict.fromkeys(scores)
     for column in columns:
-        if column.task in results:
-            result = results[column.task]
-            first = result.metric.split('/')[0]
-            names = [f'{first}/{name}' for name in SCORES[str(column.metric)]]
-            name = next(name for name in names if name in result.runs[0].scores)
-            scores[column.name] = result.scores(name)
+        for result in results.get(str(column.task), ()):
+            name = score_name(result, str(column.metric))
+            scores[column.name] += result.scores(name)
             majority[column.name] = (result.majority or {}).get(name)
     counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]  # F1 of a pair
     if all(scores[name] for name in counted):
-        scores['average'] = tuple(float(np.mean(one)) for one in zip(*(scores[name] for name in counted)))
+        by_seed = [scores[name] for name in counted]
+        if len(set(map(len, by_seed))) > 1:  # tasks with fewer seeds
+            by_seed = [(float(np.mean(one)),) for one in by_seed]
+        scores['average'] = tuple(float(np.mean(one)) for one in zip(*by_seed))
         constant = [majority[name] for name in counted]
         majority['average'] = None if None in constant else float(np.mean(constant))
+    absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
+    every = [result for one in results.values() for result in one]
     return ResultRow(
         planned['name'],
         {
             name: Entry(scores[name], 'done' if scores[name] else absent, record.get(name), majority[name])
-            for name in (column.name for column in columns)
+            for name in scores
         },
-        next((result.parameters for result in results.values()), None),
+        every[0].parameters if every else None,
         record.get('parameters_m'),
-        {task: tuning_text(result) for task, result in results.items()},
-        sum(result.seconds for result in results.values()),
+        {task: tuning_text(one[-1]) for task, one in results.items()},
+        sum(result.seconds for result in every),
     )
 
 
@@ -355,4 +375,4 @@ def _section(path: Path) -> list[Section]:
     return [(title, joined(element('p', results.table.caption), rows, chart, *map(note, remarks)))]
 
 
-TABLE = Reader('plan.json', _section, ('table.csv', 'table.md', 'table.svg', 'table.png'))
+TABLE = Reader(TABLE_PLAN, _section, ('table.csv', 'table.md', 'table.svg', 'table.png'))

@@ -1,29 +1,22 @@
-"""The results tables of the paper as things to run: their recipe, and how each row is made of a base network.
-
-`MAKERS` says it row by row; `runs` runs them, `rendering` sets what came of it beside the published
-numbers."""
+"""The rows of the paper's results tables on any base: `MAKERS` says how each is made."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, PositiveFloat, PositiveInt
+from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.named import bert_base, resolve
-from ..architecture.paper import Cell, PaperTable, load_table
+from ..architecture.paper import PaperTable, load_table
 from ..architecture.parameters import LETTERS
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruneRecipe, unreachable
-from ..runs.programs import named
-from ..runs.recipe import Recipe, option
 
-FORMAT = 1  # of plan.json
+FORMAT = 1  # of the plan of a table, and of a study
+TABLE_PLAN, STUDY_PLAN = 'plan.json', 'study.json'
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 BASE = 'base'  # the row that every table has beside its own
 
@@ -31,6 +24,11 @@ BASE = 'base'  # the row that every table has beside its own
 def slug_of(name: str) -> str:
     """A row's or a task's name as a directory and as users may type it, as ``bert-l`` or ``squad-v1.1``."""
     return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l').replace('+', '-plus'))
+
+
+def size_name(size: float) -> str:
+    """A size of a study as a directory, and for people: ``66M``, or ``0.5``."""
+    return f'{size:g}M' if size > 1 else f'{size:g}'
 
 
 def row_names(table: PaperTable) -> list[str]:
@@ -48,123 +46,10 @@ def task_names(table: PaperTable) -> list[str]:
     return list(dict.fromkeys(column.task for column in table.columns if column.task))
 
 
-class TableRecipe(Recipe):
-    """A results table of the paper."""
-
-    table: int | None = option('number of the table in the paper', None, choices=TABLES)
-    study: Path | None = option(
-        'YAML file of a study, in place of --table: rows at several sizes, with several seeds of pruning, on '
-        'several tasks, from which every table is made',
-        None,
-    )
-    minutes: PositiveFloat | None = option(
-        'of a study: begin no further piece after so many minutes; --resume goes on', None
-    )
-    output: Path = option('directory to write')
-    base: Path | None = option('model directory that takes the place of BERT-base', None)
-    shards: Path | None = option(f'directory of shards that {named("optbert-make-shards")} made', None)
-    rows: tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; by default all', ())
-    tasks: tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; by default all of the table', ())
-    seeds: tuple[int, ...] = option(
-        'random seeds of fine-tuning; mean and standard deviation are over them', (1, 2, 3)
-    )
-    epochs: int | None = option('passes over a training set; by default as --glue and --squad say', None)
-    learning_rates: tuple[float, ...] = option(
-        'peak learning rates that each cell of the table chooses from; by default as --glue and --squad say',
-        (),
-    )
-    data_glue: Path | None = option(
-        'directory of GLUE in the official layout; by default GluonNLP downloads it', None
-    )
-    data_squad: Path | None = option(
-        'directory of SQuAD in the official layout; by default GluonNLP downloads it', None
-    )
-    scale: Annotated[float, Field(gt=0, le=1)] = option(
-        'factor, at most 1, on the steps of gate training, of recovery and from scratch, and on the number '
-        'of training instances of every task, rounded up; epochs are not scaled',
-        1.0,
-    )
-    alpha_steps: PositiveInt | Literal['auto'] | None = option(
-        f'steps of gate training in a round, before --scale; auto as in {named("optbert-prune")}', None
-    )
-    recovery_steps: int | None = option('steps of recovery in a round, before --scale', None)
-    scratch_steps: PositiveInt | None = option(
-        'steps of pre-training of the rows that are trained from scratch, before --scale; by default as many '
-        'as the base was pre-trained for',
-        None,
-    )
-    pruning: Path | None = option(
-        f'YAML file with further settings of {named("optbert-prune")}; method, widths, target, repairs and '
-        'teacher are those of the row',
-        None,
-    )
-    pretraining: Path | None = option(
-        f'YAML file with settings of {named("optbert-pretrain")} for the rows that are trained from scratch; '
-        'architecture and steps are those of the row. What it lacks is as in --pruning',
-        None,
-    )
-    glue: Path | None = option(f'YAML file with further settings of {named("optbert-finetune-glue")}', None)
-    squad: Path | None = option(f'YAML file with further settings of {named("optbert-finetune-squad")}', None)
-    squad1: Path | None = option('YAML file with settings for SQuAD 1.1 that override those of --squad', None)
-    squad2: Path | None = option(
-        'YAML file with settings for SQuAD 2.0 that override those of --squad; by default 2 epochs and '
-        'batches of 48',
-        None,
-    )
-    dry_run: bool = option(
-        'measure a few steps, say what would be run and how long it takes, and write nothing', False
-    )
-    render: bool = option('only render the tables and plots again, from the results so far', False)
-    resume: bool = option(
-        'continue an unfinished table; --rows and --tasks may differ from call to call', False
-    )
-
-    def problems(self) -> list[str]:
-        """Problems: missing, unknown or contradictory fields."""
-        problems = [
-            f'--{name} is missing'
-            for name in ('base', 'shards')
-            if getattr(self, name) is None and not self.render
-        ]
-        if self.render and self.dry_run:
-            problems.append('render and dry_run exclude each other')
-        if (self.table is None) == (self.study is None):
-            return [*problems, 'give either --table or --study']
-        if self.study is not None:
-            decided = (
-                'rows',
-                'tasks',
-                'seeds',
-                'epochs',
-                'learning_rates',
-                'scale',
-                'alpha_steps',
-                'recovery_steps',
-            )
-            decided += ('scratch_steps', 'pruning', 'pretraining', 'glue', 'squad', 'squad1', 'squad2')
-            return problems + [
-                f'the file of --study says {name}' for name in decided if not self.is_default(name)
-            ]
-        problems += ['minutes is about a study'] if self.minutes else []
-        table = load_table(self.table)
-        for what, asked, known in (
-            ('row', self.rows, [BASE, *known_rows(table)]),
-            ('task', self.tasks, task_names(table)),
-        ):
-            names = [slug_of(name) for name in known]
-            problems += [
-                f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
-                for name in asked
-                if slug_of(name) not in names
-            ]
-        return problems
-
-
 @dataclasses.dataclass(frozen=True)
 class Published:
     """Facts of a row in the paper."""
 
-    name: str
     parameters_m: float
     architecture: str | None
 
@@ -310,8 +195,8 @@ class Row:
 
     Parameters
     ----------
-    name, slug : str
-        As printed, and as a directory.
+    name : str
+        As printed.
     maker : Maker
     share : float, optional
         Of the base's parameters, at most.
@@ -322,45 +207,62 @@ class Row:
     """
 
     name: str
-    slug: str
     maker: Maker
     share: float | None = None
     architecture: Architecture | None = None
     unreachable: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """Its name as a directory."""
+        return slug_of(self.name)
 
 
 def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
     """Every row of a table, on a base; those out of reach say why."""
     rows = []
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
-        published = Published(name, _number(record['parameters_m']), architecture)
+        published = Published(float(record['parameters_m']), architecture)
         rows += [row_of(made, published, base) for made in (name, *BESIDE.get(name, ()))]
     return rows
 
 
 def row_of(name: str, published: Published, base: Architecture) -> Row:
     """A row on a base, made in the way of its name at a published size."""
-    maker, slug, cost = MAKERS[name], slug_of(name), ParameterCost()
+    maker, cost = MAKERS[name], ParameterCost()
     try:
         size = maker.size(base, published)
     except ValueError as error:
-        return Row(name, slug, maker, unreachable=str(error))
+        return Row(name, maker, unreachable=str(error))
     whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
     if maker.kind == 'pruned':
         share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
         trial = PruneRecipe.model_construct(method=maker.method, prune=maker.prune, target=share)
-        return Row(name, slug, maker, share, unreachable=unreachable(trial, base))
-    return Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
+        return Row(name, maker, share, unreachable=unreachable(trial, base))
+    return Row(name, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 
 
-def all_rows(table: PaperTable, base: Architecture) -> list[Row]:
-    """The rows of a table on a base; the base itself comes first where the table does not have it."""
-    rows = rows_of(table, base)
-    if any(row.maker.kind == 'base' for row in rows):
-        return rows
-    return [Row(BASE, BASE, Maker('base', base_itself), 1.0, base), *rows]
+def base_row(base: Architecture) -> Row:
+    """The base beside the rows of a table."""
+    return Row(BASE, Maker('base', base_itself), 1.0, base)
 
 
-def _number(cell: Cell) -> float:
-    assert isinstance(cell, (int, float))  # tables of results give every size
-    return float(cell)
+def rows_by_size(base: Architecture) -> dict[tuple[str, float], Row]:
+    """The rows of the paper's tables of several sizes, by name and published size."""
+    found: dict[tuple[str, float], Row] = {}
+    for number in TABLES[1:]:
+        table = load_table(number)
+        own = [name not in ('BERT-base', 'ALBERT-e') for name in row_names(table)]
+        sizes = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
+        found.update({(row.name, max(sizes)): row for row in rows_of(table, base)})
+    return found
+
+
+def row_at(name: str, size: float, base: Architecture) -> Row | None:
+    """A row at a published size or share that no table has; None if it cannot be had by its share."""
+    if MAKERS[name].size not in (by_share, nearly_whole):
+        return None
+    row = row_of(name, Published(size if size > 1 else 108.0, None), base)
+    if size > 1:
+        return row
+    return dataclasses.replace(row, share=size if MAKERS[name].size is by_share else 1 - 1e-3 * (1 - size))

@@ -23,9 +23,8 @@ from ..reporting.figures import plain as plain_text
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
 from ..runs.progress import MARK, exceeds
-from .results import NOT_REACHABLE, NOT_RUN, SCORES, Entry, ResultRow, Results, render, tuning_text
-from .rows import BASE, BESIDE, FORMAT, TABLES, row_names, slug_of
-from .study import PLAN, size_name
+from .results import NOT_RUN, Results, columns_of, render, result_row, score_name
+from .rows import BASE, BESIDE, FORMAT, STUDY_PLAN, TABLES, row_names, size_name, slug_of, task_names
 
 CLEAR = 2  # standard errors that a difference is seen from
 # What the paper's tables say of the order of its rows, the better one first.
@@ -77,7 +76,7 @@ class StudyResults:
     Parameters
     ----------
     plan : mapping
-        As `study.Study.write` leaves it.
+        As `Plan.write` leaves it.
     cells : mapping of ((row, size), task) to mapping of int to FineTuningResult
         By seed of pruning.
     """
@@ -87,12 +86,8 @@ class StudyResults:
 
     def scores(self, key: Key, task: str, metric: str) -> dict[int, float]:
         """A score in percent, by seed of pruning; ``metric`` as a column has it."""
-        found = {}
-        for seed, result in self.cells.get((key, task), {}).items():
-            first, names = result.metric.split('/')[0], result.runs[0].scores
-            name = next(name for name in (f'{first}/{one}' for one in SCORES[metric]) if name in names)
-            found[seed] = result.runs[0].scores[name]
-        return found
+        results = self.cells.get((key, task), {})
+        return {seed: one.runs[0].scores[score_name(one, metric)] for seed, one in results.items()}
 
     def difference(self, better: Key, other: Key, task: str, metric: str) -> Difference | None:
         """Of two rows; the base, which has one seed, stands beside every seed of another row."""
@@ -126,9 +121,9 @@ def _right(result: FineTuningResult) -> np.ndarray | None:
 
 def read_study(output: Path) -> StudyResults:
     """The plan and the cells of a study so far; FileNotFoundError or ValueError if there is none."""
-    plan = read_json(Path(output) / PLAN)
+    plan = read_json(Path(output) / STUDY_PLAN)
     if plan.get('format') != FORMAT:
-        raise ValueError(f'{output}/{PLAN}: not the plan of a study')
+        raise ValueError(f'{output}/{STUDY_PLAN}: not the plan of a study')
     cells: dict[tuple[Key, str], dict[int, FineTuningResult]] = {}
     for network in plan['networks']:
         for task in network['tasks']:
@@ -142,10 +137,8 @@ def read_study(output: Path) -> StudyResults:
 def table_of(study: StudyResults, number: int) -> Results:
     """A table of the paper with the study's scores, over the seeds of pruning."""
     table = load_table(number)
-    columns = tuple(column for column in table.columns if column.task or column.name == 'average')
     published = dict(zip(row_names(table), table.records()))
-    sizes = [float(record['parameters_m']) for name, record in published.items() if name in _SIZED]
-    size = max(sizes, default=0.0)
+    size = max((float(published[name]['parameters_m']) for name in published if name in _SIZED), default=0.0)
     names = [name for row in published for name in (row, *BESIDE.get(row, ()))]
     names += [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
     plan = {(one['row'], one['size']): one for one in study.plan['networks']}
@@ -153,49 +146,18 @@ def table_of(study: StudyResults, number: int) -> Results:
     for name in names:
         key: Key = (BASE, None) if name in ('BERT-base', 'bert_base') else (name, size)
         network = plan.get(key, {'unreachable': None, 'how': 'not in the study', 'share': None})
-        rows.append(_table_row(study, name, key, columns, network, published.get(name, {})))
         planned.append({'name': name, **{one: network[one] for one in ('how', 'share', 'unreachable')}})
+        results = {
+            task: [*study.cells[key, task].values()]
+            for task in task_names(table)
+            if (key, task) in study.cells
+        }
+        rows.append(result_row(table, planned[-1], results, published.get(name, {})))
     seeds = sorted({one['seed'] for one in study.plan['networks']})
-    return Results(table, columns, tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
+    return Results(table, columns_of(table), tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
 
 
 _SIZED = ('optBERT-all', 'optBERT-h', 'BERT-all uniform')  # rows whose published size is that of the table
-
-
-def _table_row(
-    study: StudyResults,
-    name: str,
-    key: Key,
-    columns: Sequence[Any],
-    network: Mapping[str, Any],
-    record: Mapping[str, Any],
-) -> ResultRow:
-    absent = NOT_REACHABLE if network['unreachable'] else NOT_RUN
-    entries, results = {}, {}
-    for column in columns:
-        scores: dict[int, float] = {}
-        majority = None
-        if column.task:
-            scores = study.scores(key, column.task, str(column.metric))
-            for result in study.cells.get((key, column.task), {}).values():
-                results[column.task] = result
-                first = result.metric.split('/')[0]
-                found = [(result.majority or {}).get(f'{first}/{one}') for one in SCORES[str(column.metric)]]
-                majority = next((one for one in found if one is not None), None)
-        state = 'done' if scores else absent
-        entries[column.name] = Entry(tuple(scores.values()), state, record.get(column.name), majority)
-    counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]
-    if counted and all(entries[one].scores for one in counted):
-        mean = float(np.mean([entries[one].mean for one in counted]))
-        entries['average'] = Entry((mean,), 'done', record.get('average'))
-    return ResultRow(
-        name,
-        entries,
-        next((result.parameters for result in results.values()), None),
-        record.get('parameters_m'),
-        {task: tuning_text(result) for task, result in results.items()},
-        sum(result.seconds for result in results.values()),
-    )
 
 
 def tasks_of(study: StudyResults) -> list[tuple[str, str]]:

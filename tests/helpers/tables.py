@@ -3,7 +3,7 @@
 import csv
 import io
 
-from gluon_optbert.reproduction.rows import TableRecipe
+from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.runs.recipe import fill
 
 

@@ -7,7 +7,7 @@ from helpers.questions import write_squad
 from helpers.tables import flags_for, recipe_for
 from helpers.tiny import network, write_saved_model
 
-from gluon_optbert.reproduction.table import plan
+from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.tasks.squad import Question
 
 

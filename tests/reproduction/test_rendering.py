@@ -14,6 +14,7 @@ from helpers.tiny import contents
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.results import (
     CSV_HEADER,
     NOT_REACHABLE,
@@ -24,7 +25,7 @@ from gluon_optbert.reproduction.results import (
     render,
 )
 from gluon_optbert.reproduction.rows import slug_of, task_names
-from gluon_optbert.reproduction.table import plan, run
+from gluon_optbert.reproduction.running import run
 
 
 def test_rendered_numbers_are_those_of_the_result_files(finished):

@@ -5,10 +5,11 @@ from helpers.finetuned import Interrupted, stop_at
 from helpers.tables import recipe_for, values_for
 from helpers.tiny import contents
 
-from gluon_optbert.reproduction import table as table_runs
+from gluon_optbert.reproduction import running as table_runs
+from gluon_optbert.reproduction.plan import plan
+from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.reproduction.results import NOT_RUN, read_results
-from gluon_optbert.reproduction.rows import TableRecipe
-from gluon_optbert.reproduction.table import plan, run
+from gluon_optbert.reproduction.running import run
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.distributed import Workers
 

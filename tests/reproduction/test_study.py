@@ -10,9 +10,10 @@ from helpers.pruned import Interrupted
 
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
-from gluon_optbert.reproduction import study as module
-from gluon_optbert.reproduction.rows import TableRecipe
-from gluon_optbert.reproduction.study import Study, StudyFile, run
+from gluon_optbert.reproduction import running as module
+from gluon_optbert.reproduction.plan import plan
+from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
+from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_results import Difference, read_study, table_of, write_study
 from gluon_optbert.runs.recipe import RecipeError, fill
 
@@ -56,7 +57,7 @@ def scores_of(output):
 
 
 def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recipe):
-    study = Study.open(recipe)
+    study = plan(recipe)
     names = [(one.row.name, one.size, one.seed) for one in study.networks]
     assert names[0] == ('base', None, 1)
     assert names[1:4] == [('optBERT-all', 66, 1), ('BERT-all uniform', 66, 1), ('a random cut', 66, 1)]
@@ -70,15 +71,15 @@ def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recip
 def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(recipe, tmp_path, monkeypatch):
     few = {name: seeds for name, seeds in FILE['rows'].items() if name not in ('a random cut', 'optBERT-f')}
     recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': few}, sort_keys=False))
-    study = Study.open(recipe)
+    study = plan(recipe)
     run(study)
     whole, output = scores_of(recipe.output), tmp_path / 'other'
-    assert len(whole) == sum(len(study.tasks(one)) for one in study.reachable())
+    assert len(whole) == sum(len(study.tasks_of(one)) for one in study.chosen())
     assert not list((recipe.output / 'networks').rglob('model.params'))  # nothing is left to be made of them
 
     stopped = recipe.replace(output=output, minutes=1e-9)
-    assert run(Study.open(stopped)) == len(study.reachable())
-    study = Study.open(stopped.replace(minutes=None, resume=True))
+    assert run(plan(stopped)) == len(study.chosen())
+    study = plan(stopped.replace(minutes=None, resume=True))
     calls = []
 
     def tune(*args, **more):
@@ -140,6 +141,6 @@ def test_rows_without_gates_stand_beside_gates_that_are_trained_until_they_settl
     settling = {'alpha_steps': 'auto', 'alpha_limit': 60, 'alpha_learning_rate': 0.05}
     values = {**FILE, 'pruning': {**FILE['pruning'], **settling}}
     (tmp_path / 'study.yaml').write_text(yaml.safe_dump(values, sort_keys=False))
-    study = Study.open(recipe)
-    steps = {one.row.name: study.making(one).alpha_steps for one in study.reachable() if one.row.maker.method}
+    study = plan(recipe)
+    steps = {one.row.name: study.making(one).alpha_steps for one in study.chosen() if one.row.maker.method}
     assert steps['optBERT-all'] == 'auto' and isinstance(steps['a random cut'], int)

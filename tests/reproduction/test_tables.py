@@ -14,13 +14,14 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.reproduction.estimate import StepTimes, estimate
+from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate
+from gluon_optbert.reproduction.plan import plan
+from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results, render
 from gluon_optbert.reproduction.rows import (
     BEYOND_THE_PAPER,
     MAKERS,
     TABLES,
-    TableRecipe,
     by_share,
     known_rows,
     row_names,
@@ -28,13 +29,19 @@ from gluon_optbert.reproduction.rows import (
     slug_of,
     task_names,
 )
-from gluon_optbert.reproduction.table import plan, run
+from gluon_optbert.reproduction.running import run
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distillation import Weights
 
 PARAMETERS = ParameterCost()
-TIMES = StepTimes(1.0, 1.0, 1.0, 1.0, 1.0, {'SST-2': 1.0})  # a second for everything
+
+
+def times_of(**others):
+    """A second for everything, but what is named."""
+    times = Times(None, None)
+    times.seconds = {**dict.fromkeys([*MEASURES, 'SST-2'], 1.0), **others}
+    return times
 
 
 @pytest.mark.parametrize('number', TABLES)
@@ -84,13 +91,13 @@ def test_every_table_is_planned(planned, number, tmp_path):
     table_plan = planned(table=number, tasks=','.join(tasks))
     names = known_rows(load_table(number))
     rows = names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names]
-    assert [row.name for row in table_plan.rows] == rows and list(table_plan.tasks) == tasks
-    for row in table_plan.chosen():
+    assert [one.row.name for one in table_plan.networks] == rows and list(table_plan.tasks) == tasks
+    for one in table_plan.chosen():
         assert (
-            row.maker.kind == 'base'
-            or table_plan.row_recipe(row).output == tmp_path / 'out' / 'rows' / row.slug
+            one.row.maker.kind == 'base'
+            or table_plan.making(one).output == tmp_path / 'out' / 'rows' / one.row.slug
         )
-        assert {table_plan.cell_recipe(row, task).max_length for task in tasks} == {64}
+        assert {table_plan.tuning(one, task).max_length for task in tasks} == {64}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,9 +105,9 @@ def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
     output = tmp_path / 'out'
     recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')
     table_plan = plan(recipe)
-    reasons = {row.name: row.unreachable for row in table_plan.rows}
+    reasons = {one.row.name: one.row.unreachable for one in table_plan.networks}
     assert 'cannot be reached by pruning f' in reasons['optBERT-f']
-    assert [row.name for row in table_plan.chosen()] == ['base']
+    assert [one.row.name for one in table_plan.chosen()] == ['base']
     run(table_plan)
     row = next(row for row in read_results(output).rows if row.name == 'optBERT-f')
     assert {entry.text() for entry in row.entries.values()} == {NOT_REACHABLE}
@@ -171,15 +178,15 @@ def test_rows_from_scratch_have_the_optimizer_of_pre_training_unless_told(
         ({'pretraining': str(tmp_path / 'lamb.yaml')}, 'lamb'),
     ):
         planned = plan(fill(TableRecipe, {**values, **more}))
-        row = next(row for row in planned.rows if slug_of(row.name) == 'bert-l')
-        assert planned.row_recipe(row).optimizer == wanted
+        row = next(one for one in planned.networks if one.row.slug == 'bert-l')
+        assert planned.making(row).optimizer == wanted
 
 
 def test_gates_of_a_table_may_be_trained_until_they_settle(base, shards_directory, data, tmp_path):
     values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.1)
     table_plan = plan(fill(TableRecipe, values))
     recipes = {
-        row.slug: table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned'
+        one.row.slug: table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned'
     }
     settling = {slug for slug, recipe in recipes.items() if recipe.alpha_steps == 'auto'}
     trained = {'optbert-h', 'optbert-all', 'optbert-all-plus', 'bert-all-uniform', 'optbert-f'}
@@ -195,7 +202,7 @@ def test_gates_of_a_scaled_table_take_all_steps_where_these_are_too_few_to_settl
 ):
     values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.05)
     table_plan = plan(fill(TableRecipe, values))
-    recipes = [table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned']
+    recipes = [table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned']
     assert {recipe.alpha_steps for recipe in recipes} == {50}
     described = table_plan.to_dict()
     assert (described['alpha_steps'], described['alpha_steps_auto']) == (50, False)
@@ -204,7 +211,7 @@ def test_gates_of_a_scaled_table_take_all_steps_where_these_are_too_few_to_settl
 def settings_beyond_the_paper(table_plan):
     """By row, those of pruning that are not off."""
     recipes = {
-        row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned'
+        one.row.name: table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned'
     }
     return {
         name: {one: getattr(recipe, one) for one in BEYOND_THE_PAPER if not recipe.is_default(one)}
@@ -221,7 +228,7 @@ def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(planned, n
     assert {name: found for name, found in settings.items() if found} == (
         {'optBERT-all+': own} if 'optBERT-all' in settings else {}
     )
-    rows = {row.name: row for row in table_plan.rows}
+    rows = {one.row.name: one.row for one in table_plan.networks}
     if 'optBERT-all' in rows:
         assert rows['optBERT-all+'].share == rows['optBERT-all'].share
         assert rows['optBERT-all+'].maker.prune == rows['optBERT-all'].maker.prune == 'hakvf'
@@ -234,7 +241,7 @@ def test_weights_of_a_teacher_act_in_the_row_that_has_one(planned, data, tmp_pat
     off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\n'
     further.write_text((data / 'pruning.yaml').read_text() + weights + off)
     table_plan = planned(pruning=str(further), scale=0.5)
-    recipes = {row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.slug != 'base'}
+    recipes = {one.row.name: table_plan.making(one) for one in table_plan.chosen() if one.row.slug != 'base'}
     assert recipes['optBERT-all'].teacher is None
     taught = recipes['optBERT-all+']
     assert taught.teacher == 'parent' and taught.teaching() == Weights(
@@ -259,9 +266,9 @@ def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
         further.write_text((data / 'pruning.yaml').read_text() + more)
         values = {'alpha_steps': None, 'scale': 0.5, 'pruning': str(further), **flags}
         table_plan = plan(recipe_for(tmp_path / 'base', shards_directory, data, tmp_path / 'out', **values))
-        rows = {row.name: row for row in table_plan.rows}
+        rows = {one.row.name: one for one in table_plan.networks}
         how = {row['name']: row['how'] for row in table_plan.to_dict()['rows']}
-        recipes = [table_plan.row_recipe(rows[name]) for name in ('optBERT-all', 'optBERT-all+')]
+        recipes = [table_plan.making(rows[name]) for name in ('optBERT-all', 'optBERT-all+')]
         rates.append([recipe.alpha_learning_rate for recipe in recipes])
         return [recipe.alpha_steps for recipe in recipes], recipes[1].alpha_limit, how['optBERT-all+']
 
@@ -279,9 +286,9 @@ def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
 @pytest.mark.parametrize('typed', ['optbert-all-plus', 'optbert-all+', 'optBERT-all+'])
 def test_row_with_a_plus_is_chosen_by_either_name(table_recipe, typed):
     recipe = table_recipe(rows=typed)
-    assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all-plus']
+    assert [one.row.slug for one in plan(recipe).chosen()] == ['base', 'optbert-all-plus']
     recipe = recipe.replace(rows=('optbert-all',))
-    assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all']
+    assert [one.row.slug for one in plan(recipe).chosen()] == ['base', 'optbert-all']
 
 
 def test_row_with_repairs_and_a_teacher_is_made_and_has_no_published_scores(finished):
@@ -324,8 +331,8 @@ def test_scale_shortens_steps_and_training_sets(planned):
     assert (table_plan.pruning.alpha_steps, table_plan.pruning.recovery_steps) == (3, 10)
     row = table_plan.chosen()[0]
     # of 6 questions and 41 sentences
-    assert [table_plan.cell_recipe(row, task).limit for task in table_plan.tasks] == [1, 5]
-    assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
+    assert [table_plan.tuning(row, task).limit for task in table_plan.tasks] == [1, 5]
+    assert table_plan.tuning(row, 'SST-2').epochs == 1
 
 
 def test_squad_2_has_its_own_epochs_and_batches(planned, tmp_path):
@@ -343,7 +350,7 @@ def test_squad_2_has_its_own_epochs_and_batches(planned, tmp_path):
         asked = {'tasks': 'squad-v1.1,squad-v2.0', 'epochs': None, 'squad': None, 'scale': 0.5, **more}
         table_plan = planned(**asked)
         row = table_plan.chosen()[0]
-        cells = [table_plan.cell_recipe(row, task) for task in ('SQuAD v1.1', 'SQuAD v2.0')]
+        cells = [table_plan.tuning(row, task) for task in ('SQuAD v1.1', 'SQuAD v2.0')]
         return [(cell.epochs, cell.batch_size, cell.limit, len(cell.learning_rates)) for cell in cells]
 
     assert settings() == [(3, 32, 3, 0), (2, 48, 3, 0)]
@@ -360,8 +367,8 @@ def test_cells_choose_among_the_learning_rates_that_are_asked_for(planned, tmp_p
         for more in ({'learning_rates': '1e-5,2e-5'}, {'glue': str(tmp_path / 'rates.yaml')})
     )
     row = by_flag.chosen()[0]
-    assert [by_flag.cell_recipe(row, task).learning_rates for task in by_flag.tasks] == [(1e-5, 2e-5)] * 2
-    rates = {task: by_file.cell_recipe(row, task).learning_rates for task in by_file.tasks}
+    assert [by_flag.tuning(row, task).learning_rates for task in by_flag.tasks] == [(1e-5, 2e-5)] * 2
+    rates = {task: by_file.tuning(row, task).learning_rates for task in by_file.tasks}
     assert rates == {'SST-2': (0.1, 0.2), 'SQuAD v1.1': ()}
 
 
@@ -427,7 +434,7 @@ def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
         further.write_text((data / 'pruning.yaml').read_text() + ''.join(lines))
         options = {'pruning': str(further), 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h'}
         table_plan = planned(**options)
-        (row,) = (row for row in estimate(table_plan, TIMES) if slug_of(row['row']) == 'optbert-h')
+        (row,) = (row for row in estimate(table_plan, times_of()) if row['network'].row.name == 'optBERT-h')
         return row['making']
 
     whole = seconds(split_half=False, evaluate_every=0)
@@ -440,8 +447,8 @@ def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
     """Two rounds have 4 steps of gates and 10 of recovery."""
     options = {'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-all,optbert-all+'}
     table_plan = planned(**options)
-    times = dataclasses.replace(TIMES, taught=3.0)
-    making = {row['row']: row['making'] for row in estimate(table_plan, times)}
+    times = times_of(**{'recovery with a teacher': 3.0})
+    making = {row['network'].row.name: row['making'] for row in estimate(table_plan, times)}
     assert making['optBERT-all'] == 2 * (4 + 10 + 3)
     assert making['optBERT-all+'] == 2 * (4 + 10 * 3 + 4)
 

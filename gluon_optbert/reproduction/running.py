@@ -1,0 +1,162 @@
+"""Running a table or a study: every network is made and fine-tuned, as far as that has not been done.
+
+A piece is one network with all of its tasks. What is there is done, and what was interrupted continues where
+it stopped. A table may have been moved meanwhile, and keeps its networks. A study removes a network when
+nothing is left to be made of it: scores, selections and recipes say how to make it again, and a study whose
+networks are lost goes on from the rest of its files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..finetuning.recipe import copy_path, result_path
+from ..finetuning.recipes import SquadRecipe, finetune_glue, finetune_squad
+from ..pruning.algorithm import forget, prune
+from ..pruning.recipe import PruneRecipe
+from ..runs.display import Display
+from ..runs.files import running, write_file
+from ..runs.recipe import check_same, differing, save
+from ..runs.run_directory import RECIPE, RunDirectory, work_directory
+from ..training.distributed import Workers
+from ..training.pretrain import pretrain
+from .plan import Network, Plan
+
+# What may differ on resuming; of squad1 and squad2, the cells that are begun tell more.
+_LATER = ('rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
+
+
+def run(plan: Plan, *, workers: Workers | None = None) -> int:
+    """Make every network that is asked for and fine-tune it on its tasks, as far as it has not been done.
+
+    Parameters
+    ----------
+    plan : Plan
+    workers : Workers, optional
+        Those of this job; by default those that the environment names.
+
+    Returns
+    -------
+    int
+        The pieces that are left, where ``minutes`` ended the run.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError
+        Bad input, an output that was begun with other settings, or one that another process is writing.
+    TrainingDiverged, Interrupted
+        From the runs.
+    """
+    workers, began, recipe = workers or Workers(), time.monotonic(), plan.recipe
+    with running(recipe.output, workers):
+        directory = RunDirectory(recipe, may_change=_LATER, name='table ')
+        if plan.file is None:
+            _check_begun(plan)
+        directory.lay_out(workers, plan.write)
+        if workers.first and plan.file is None:
+            _name_new_place(plan)
+        chosen = plan.chosen()
+        left = [network for network in chosen if not plan.done(network)]
+        total = sum(1 + len(plan.tasks_of(network)) for network in chosen)
+        cells = [(network, task) for network in left for task in plan.tasks_of(network)]
+        open_steps = sum(not plan.made(network) for network in left)
+        open_steps += sum(not plan.cell(*cell).exists() for cell in cells)
+        workers.barrier('counted')
+        unit = {'unit': 'cell', 'quiet': not workers.first, 'seconds': 0.0}
+        title = 'study' if plan.file else f'table {recipe.table}'
+        with Display(title, total, start=total - open_steps, **unit) as display:
+            for number, network in enumerate(chosen, 1):
+                name = f'network {number}/{len(chosen)} {network.row.name}'
+                if network in left:
+                    minutes = workers.sum([(time.monotonic() - began) / 60], name=f'minutes {number}')[0]
+                    if recipe.minutes is not None and minutes >= recipe.minutes * workers.size:
+                        return len(left) - left.index(network)
+                    display.title = name
+                    display.advance(_make(plan, network, workers))
+                for task in plan.tasks_of(network):
+                    display.title = f'{name}, {task}'
+                    display.advance(_tune(plan, network, task, workers))
+                if workers.first and plan.file is not None:
+                    _tidy(plan, network)
+                workers.barrier(f'piece {network.place}')
+    return 0
+
+
+def _make(plan: Plan, network: Network, workers: Workers) -> bool:
+    """Prune or build a network, unless it is there; whether it was to be made."""
+    made = plan.made(network)
+    workers.barrier(f'network {network.place}')  # all have looked before one writes
+    if made:
+        return False
+    recipe = plan.making(network)
+    if isinstance(recipe, PruneRecipe):
+        prune(recipe, workers=workers, until=network.round)
+    else:
+        pretrain(recipe, workers=workers)
+    return True
+
+
+def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> bool:
+    """Fine-tune a network on a task, unless that is done; whether it was to be. Of a study, only scores stay.
+
+    Of what is done, leave the copy that a killed run did not come to.
+    """
+    recipe, cell = plan.tuning(network, task), plan.cell(network, task)
+    done, copy = cell.exists(), copy_path(recipe)
+    workers.barrier(f'cell {network.place} {task}')
+    if not done:
+        tune = finetune_squad if isinstance(recipe, SquadRecipe) else finetune_glue
+        tune(recipe, workers=workers)
+        if workers.first and plan.file is not None:
+            shutil.rmtree(cell / f'seed-{network.seed}', ignore_errors=True)
+    elif workers.first and copy is not None and not copy.exists():
+        write_file(copy, result_path(recipe).read_bytes())
+    return not done
+
+
+def _tidy(plan: Plan, network: Network) -> None:
+    """Remove the networks of a run from which nothing is left to be made."""
+    if network.row.maker.kind == 'pruned':
+        run = plan.siblings(network)
+        left = [one.round for one in run if not plan.done(one)]
+        made = [one.round for one in run if plan.model(one).is_dir()]
+        newest = max(made, default=0) if left else 0  # the next size is cut from it
+        done = [number for number in made if number not in left and number != newest]
+        forget(plan.directory(network), done if left else [0, *done])
+    elif network.row.maker.kind == 'built':
+        (plan.model(network) / 'model.params').unlink(missing_ok=True)
+
+
+def _begun_cells(plan: Plan) -> Iterator[tuple[Network, str, Path]]:
+    """The cells that are begun or finished, with the file of their recipe."""
+    for network in plan.networks:
+        for task in plan.tasks_of(network) if network.row.unreachable is None else ():
+            cell = plan.cell(network, task)
+            files = (place / RECIPE for place in (cell, work_directory(cell)))
+            yield from ((network, task, file) for file in files if file.is_file())
+
+
+def _check_begun(plan: Plan) -> None:
+    """Raise ValueError if a row or a cell of the table was begun with other settings than it has now.
+
+    So all cells of a task have the same settings, and nothing is run where they would not.
+    """
+    for network in plan.networks:
+        made = plan.directory(network) / RECIPE
+        if made.is_file():
+            check_same(plan.making(network), made)
+    for network, task, begun in _begun_cells(plan):
+        # what follows from where the table is may differ; the base is elsewhere
+        of_its_place = ('results',) if network.row.maker.kind == 'base' else ('results', 'model')
+        check_same(plan.tuning(network, task), begun, but=of_its_place)
+
+
+def _name_new_place(plan: Plan) -> None:
+    """Have the recipes of unfinished cells name the place of a table that was moved."""
+    for network, task, begun in _begun_cells(plan):
+        recipe = plan.tuning(network, task)
+        if begun.parent == work_directory(recipe.output) and differing(recipe, begun):
+            save(recipe, begun)
