@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
+from pydantic.dataclasses import dataclass
 
 from ..runs.files import parse_json
-from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, score_text
+from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, Record, readable, score_text
 from ..tasks.metrics import CORRELATIONS
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
 
 
-@dataclasses.dataclass(frozen=True)
-class SeedRun:
+@dataclass(frozen=True)
+class SeedRun(Record):
     """A run with one seed; also what the progress of its model directory says.
 
     Parameters
@@ -45,54 +47,23 @@ class SeedRun:
     seconds: float
     right: Mapping[str, str] | None = None
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SeedRun:
-        """The inverse of `to_dict`."""
-        return cls(
-            seed=int(values['seed']),
-            epochs=tuple(Epoch.from_dict(epoch) for epoch in values['epochs']),
-            kept_epoch=int(values['kept_epoch']),
-            scores=dict(values['scores']),
-            seconds=float(values['seconds']),
-            right=None if values.get('right') is None else dict(values['right']),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            'seed': self.seed,
-            'epochs': [epoch.to_dict() for epoch in self.epochs],
-            'kept_epoch': self.kept_epoch,
-            'scores': dict(self.scores),
-            'seconds': self.seconds,
-            **({} if self.right is None else {'right': dict(self.right)}),
-        }
-
 
 def means(runs: Sequence[SeedRun]) -> dict[str, float]:
     """The mean of every score over the runs, in percent."""
     return {name: float(np.mean([run.scores[name] for run in runs])) for name in runs[0].scores}
 
 
-@dataclasses.dataclass(frozen=True)
-class RateRuns:
+@dataclass(frozen=True)
+class RateRuns(Record):
     """The runs with one of several learning rates, one for each seed."""
 
     learning_rate: float
     runs: tuple[SeedRun, ...]
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RateRuns:
-        """The inverse of `to_dict`."""
-        return cls(float(values['learning_rate']), tuple(SeedRun.from_dict(run) for run in values['runs']))
-
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            'learning_rate': self.learning_rate,
-            'mean': means(self.runs),
-            'runs': [run.to_dict() for run in self.runs],
-        }
+        values = super().to_dict()
+        return {'learning_rate': self.learning_rate, 'mean': means(self.runs), 'runs': values['runs']}
 
 
 def best_rate(tried: Sequence[RateRuns], metric: str) -> RateRuns:
@@ -105,7 +76,7 @@ def best_rate(tried: Sequence[RateRuns], metric: str) -> RateRuns:
     return max(tried, key=mean)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FineTuningResult:
     """The result of fine-tuning on a task with one or several seeds.
 
@@ -185,19 +156,16 @@ class FineTuningResult:
         """The inverse of `to_dict`; ValueError, naming the source, if it is none of these results."""
         if not isinstance(values, dict) or values.get('format') != FORMAT:
             raise ValueError(f'{source}: not a result of fine-tuning')
+        rates = values.get('learning_rates') or {}
         try:
             return cls(
-                **{name: values[name] for name in _PLAIN},
-                runs=tuple(SeedRun.from_dict(run) for run in values['runs']),
+                **{name: values[name] for name in (*_PLAIN, 'runs', 'majority') if name in values},
                 origin={name: values[name] for name in _ORIGIN if name in values},
-                majority=None if values.get('majority') is None else dict(values['majority']),
-                tried=tuple(map(RateRuns.from_dict, values.get('learning_rates', {}).get('tried', ()))),
+                tried=rates.get('tried', ()),
                 more={name: value for name, value in values.items() if name not in _NAMES},
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f'{source}: not a result of fine-tuning ({type(error).__name__}: {error!s:.200})'
-            ) from error
+        except pydantic.ValidationError as error:
+            raise ValueError(f'{source}: not a result of fine-tuning, {readable(error)}') from error
 
     @classmethod
     def read(cls, path: Path) -> FineTuningResult:

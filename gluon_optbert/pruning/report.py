@@ -7,10 +7,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jinja2
 import numpy as np
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer
+from pydantic.dataclasses import dataclass
 from scipy.stats import rankdata
 
 from ..architecture.architecture import Architecture, LayerDims
@@ -19,7 +21,7 @@ from ..architecture.parameters import LETTERS, Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores, measured_of
+from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, Record, TaskScores
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
@@ -31,8 +33,16 @@ _OF_CUT = ('before', 'after_cut', 'after_reconstruction')
 _FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors')
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Round:
+_AsJson = Annotated[
+    InstanceOf[Architecture],
+    BeforeValidator(lambda one: one if isinstance(one, Architecture) else Architecture.from_dict(one)),
+    PlainSerializer(Architecture.to_dict),
+]
+_Known = Annotated[Measured | None, BeforeValidator(lambda one: one or None)]  # {} is None
+
+
+@dataclass(frozen=True, repr=False)
+class Round(Record):
     """Results of a round; round 0 is the network that went in.
 
     Parameters
@@ -60,11 +70,11 @@ class Round:
     round: int
     parameters: int
     flops: int
-    architecture: Architecture
-    before: Measured | None = None
-    after_cut: Measured | None = None
-    recovered: Measured | None = None
-    after_reconstruction: Measured | None = None
+    architecture: _AsJson
+    before: _Known = None
+    after_cut: _Known = None
+    recovered: _Known = None
+    after_reconstruction: _Known = None
     kept_step: int | None = None
     state_difference: float | None = None
     started_from: str | None = None
@@ -96,39 +106,11 @@ class Round:
             **of_cut,
         )
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, source: str = 'rounds.json') -> Round:
-        """The inverse of `to_dict`; ValueError, with the source, if it is none."""
-        try:
-            required = {name: values[name] for name in ('before', 'after_cut', 'recovered')}
-            measured = {'after_reconstruction': values.get('after_reconstruction'), **required}
-            return cls(
-                round=values['round'],
-                parameters=values['parameters'],
-                flops=values['flops'],
-                architecture=Architecture.from_dict(values['architecture'], source=source),
-                **{name: measured_of(one) if one else None for name, one in measured.items()},
-                **{name: values.get(name) for name in _FURTHER},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
-
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        measured = {name: getattr(self, name) for name in (*_OF_CUT, 'recovered')}
-        measured = {name: None if one is None else one.to_dict() for name, one in measured.items()}
-        further = {'after_reconstruction': measured['after_reconstruction']}
-        further.update({name: getattr(self, name) for name in _FURTHER})
-        return {
-            'round': self.round,
-            'parameters': self.parameters,
-            'flops': self.flops,
-            'architecture': self.architecture.to_dict(),
-            'before': measured['before'],
-            'after_cut': measured['after_cut'],
-            **{name: value for name, value in further.items() if value is not None},
-            'recovered': measured['recovered'] or {},
-        }
+        values = super().to_dict()
+        lacking = {'before': None, 'after_cut': None, 'recovered': {}}
+        return {**values, **{name: one for name, one in lacking.items() if name not in values}}
 
 
 def summary(output: Path) -> list[Round]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+import pydantic
+from pydantic import StrictFloat, StrictInt, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 MARK = '*'  # behind a score that is no better than the majority class's
 NOTE = f'{MARK} no better than the majority class, which needs no network'
@@ -58,12 +62,28 @@ CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed,
 
 # What a round does to a network; recovery also starts from the cut, where the fit of the layers was left out.
 CUT, RECOVERY = 'cut', 'recovery'
-_OF_SCORES = ('standard_error', 'majority')  # of `TaskScores`, where they are known
-_MAY_LACK = ('nsp_loss', 'nsp_accuracy', 'mlm_standard_error')  # of `HeldOut`
+Number = StrictInt | StrictFloat
+R = TypeVar('R', bound='Record')
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldOut:
+class Record:
+    """Base of what stands in JSON files: a frozen dataclass that pydantic checks."""
+
+    @classmethod
+    def from_dict(cls: type[R], values: Any, *, source: str = 'record') -> R:
+        """The inverse of `to_dict`; ValueError, with the source, if it is none. More keys do not matter."""
+        try:
+            return pydantic.TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            raise ValueError(f'{source}: {readable(error)}') from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, without those that are not known."""
+        return to_jsonable_python(self, exclude_none=True)
+
+
+@dataclass(frozen=True)
+class HeldOut(Record):
     """Measurement of pre-training on held-out instances.
 
     Parameters
@@ -82,28 +102,17 @@ class HeldOut:
         Of the MLM loss, as if the instances were independent; files of older versions lack it.
     """
 
-    mlm_loss: float
-    mlm_accuracy: float
-    nsp_loss: float | None
-    nsp_accuracy: float | None
-    instances: int
-    mlm_standard_error: float | None = None
+    mlm_loss: Number
+    mlm_accuracy: Number
+    nsp_loss: Number | None
+    nsp_accuracy: Number | None
+    instances: Number
+    mlm_standard_error: Number | None = None
 
+    @pydantic.model_validator(mode='before')
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> HeldOut:
-        """The inverse of `to_dict`; ValueError if one is missing or no number."""
-        given = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
-        return cls(
-            **{
-                name: None if value is None and name in _MAY_LACK else _number(value)
-                for name, value in given.items()
-            }
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, without those that are not known."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+    def _may_lack_pairs(cls, values: Any) -> Any:
+        return {'nsp_loss': None, 'nsp_accuracy': None, **values} if isinstance(values, Mapping) else values
 
     @property
     def value(self) -> float:
@@ -131,8 +140,8 @@ class HeldOut:
         return self.to_dict()
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskScores:
+@dataclass(frozen=True)
+class TaskScores(Record):
     """Measurement of a network on the held-out sets of a task.
 
     Parameters
@@ -149,11 +158,17 @@ class TaskScores:
         The deciding score of one answer to all, in percent; None where it is not known.
     """
 
-    scores: Mapping[str, float]
+    scores: Mapping[str, Number]
     metric: str
-    instances: int
-    standard_error: float | None = None
-    majority: float | None = None
+    instances: StrictInt
+    standard_error: Number | None = None
+    majority: Number | None = None
+
+    @pydantic.model_validator(mode='after')
+    def _metric_is_a_score(self) -> TaskScores:
+        if self.metric not in self.scores:
+            raise ValueError(f'no score {self.metric!r:.80}')
+        return self
 
     @property
     def described(self) -> str:
@@ -180,32 +195,12 @@ class TaskScores:
         """Values that a `Progress` keeps of it."""
         return {'task_scores': self}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TaskScores:
-        """The inverse of `to_dict`; ValueError if one is missing or no number."""
-        scores = {str(name): _number(value) for name, value in values['scores'].items()}
-        if values['metric'] not in scores:
-            raise ValueError(f'no score {values["metric"]!r:.80}')
-        more = {name: _number(values[name]) for name in _OF_SCORES if values.get(name) is not None}
-        return cls(scores, values['metric'], _whole(values['instances']), **more)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, without those that are not known."""
-        values = {'scores': dict(self.scores), 'metric': self.metric, 'instances': self.instances}
-        more = {name: getattr(self, name) for name in _OF_SCORES}
-        return {**values, **{name: value for name, value in more.items() if value is not None}}
-
 
 Measured = HeldOut | TaskScores
 
 
-def measured_of(values: Mapping[str, Any]) -> Measured:
-    """Measurement of a network, from its JSON values."""
-    return TaskScores.from_dict(values) if 'metric' in values else HeldOut.from_dict(values)
-
-
-@dataclasses.dataclass(frozen=True)
-class Epoch:
+@dataclass(frozen=True)
+class Epoch(Record):
     """Result of an epoch of fine-tuning.
 
     Parameters
@@ -222,72 +217,8 @@ class Epoch:
     step: int
     scores: Mapping[str, float]
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Epoch:
-        """The inverse of `to_dict`."""
-        return cls(int(values['epoch']), int(values['step']), dict(values['scores']))
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {'epoch': self.epoch, 'step': self.step, 'scores': dict(self.scores)}
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f'not a whole number: {value!r:.80}')
-    return value
-
-
-def _number(value: Any) -> Any:
-    if type(value) not in (int, float):
-        raise ValueError(f'not a number: {value!r:.80}')
-    return value
-
-
-def _word(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'not a word: {value!r:.80}')
-    return value
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-        raise ValueError(f'not a list of words: {value!r:.80}')
-    return tuple(value)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    'step': _whole,
-    'earlier_steps': _whole,
-    'head_steps': _whole,
-    'untrained': _words,
-    'mlm_loss': _number,
-    'mlm_accuracy': _number,
-    'nsp_loss': _number,
-    'nsp_accuracy': _number,
-    'instances': _whole,
-    'mlm_standard_error': _number,
-    'best_mlm_loss': _number,
-    'state_difference': _number,
-    'best_state_difference': _number,
-    'task_scores': TaskScores.from_dict,
-    'best_score': _number,
-    'best_step': _whole,
-    'kept_step': _whole,
-    'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
-    'whole_vocabulary': _whole,
-    'round': _whole,
-    'before': measured_of,
-    'after_cut': measured_of,
-    'after_reconstruction': measured_of,
-    'started_from': _word,
-    'difference_errors': lambda errors: {str(name): _number(error) for name, error in errors.items()},
-    'unlogged': lambda sums: tuple(_number(value) for value in sums),
-    'workers': _whole,
-}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Progress:
     """Where training stands, and what it has measured; None is what a file does not say.
 
@@ -341,45 +272,42 @@ class Progress:
         The keys of the file, in their order.
     """
 
-    step: int | None = None
-    earlier_steps: int | None = None
-    head_steps: int | None = None
+    step: StrictInt | None = None
+    earlier_steps: StrictInt | None = None
+    head_steps: StrictInt | None = None
     untrained: tuple[str, ...] | None = None
-    mlm_loss: float | None = None
-    mlm_accuracy: float | None = None
-    nsp_loss: float | None = None
-    nsp_accuracy: float | None = None
-    instances: int | None = None
-    mlm_standard_error: float | None = None
-    best_mlm_loss: float | None = None
-    state_difference: float | None = None
-    best_state_difference: float | None = None
+    mlm_loss: Number | None = None
+    mlm_accuracy: Number | None = None
+    nsp_loss: Number | None = None
+    nsp_accuracy: Number | None = None
+    instances: Number | None = None
+    mlm_standard_error: Number | None = None
+    best_mlm_loss: Number | None = None
+    state_difference: Number | None = None
+    best_state_difference: Number | None = None
     task_scores: TaskScores | None = None
-    best_score: float | None = None
-    best_step: int | None = None
-    kept_step: int | None = None
+    best_score: Number | None = None
+    best_step: StrictInt | None = None
+    kept_step: StrictInt | None = None
     epochs: tuple[Epoch, ...] | None = None
-    whole_vocabulary: int | None = None
-    round: int | None = None
+    whole_vocabulary: StrictInt | None = None
+    round: StrictInt | None = None
     before: Measured | None = None
     after_cut: Measured | None = None
     after_reconstruction: Measured | None = None
     started_from: str | None = None
-    difference_errors: Mapping[str, float] | None = None
-    unlogged: tuple[float, ...] | None = None
-    workers: int | None = None
+    difference_errors: Mapping[str, Number] | None = None
+    unlogged: tuple[Number, ...] | None = None
+    workers: StrictInt | None = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def __post_init__(self):
-        named = set(self.names)
-        said = [
-            name for name in (*_READERS, *self.more) if name not in named and self._value(name) is not None
-        ]
-        object.__setattr__(self, 'names', (*self.names, *said))
+        said = [name for name in (*_FIELDS, *self.more) if self._value(name) is not None]
+        object.__setattr__(self, 'names', tuple(dict.fromkeys((*self.names, *said))))
 
     def _value(self, name: str) -> Any:
-        return getattr(self, name) if name in _READERS else self.more[name]
+        return getattr(self, name) if name in _FIELDS else self.more[name]
 
     @property
     def trained_steps(self) -> int:
@@ -400,9 +328,9 @@ class Progress:
     @property
     def held_out(self) -> HeldOut | None:
         """The last evaluation of pre-training; None if there was none."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
-        known = all(value is not None for name, value in values.items() if name not in _MAY_LACK)
-        return HeldOut(**values) if known else None
+        if None in (self.mlm_loss, self.mlm_accuracy, self.instances):
+            return None
+        return HeldOut(**{field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)})
 
     @property
     def measured(self) -> Measured | None:
@@ -424,21 +352,26 @@ class Progress:
         ValueError
             If a value is of another type than its field; it is named, with the source.
         """
-        fields: dict[str, Any] = {}
-        for name in (name for name in _READERS if values.get(name) is not None):
-            try:
-                fields[name] = _READERS[name](values[name])
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ValueError(f'{source}: {name} is {error!s:.200}') from error
-        more = {name: value for name, value in values.items() if name not in _READERS}
-        return cls(**fields, more=more, names=tuple(values))
+        fields = {name: values[name] for name in _FIELDS if values.get(name) is not None}
+        more = {name: value for name, value in values.items() if name not in _FIELDS}
+        try:
+            return cls(**fields, more=more, names=tuple(values))
+        except ValidationError as error:
+            raise ValueError(f'{source}: {readable(error)}') from error
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
+        values = {name: self._value(name) for name in self.names}
+        return {
+            name: to_jsonable_python(value, exclude_none=name in _FIELDS) for name, value in values.items()
+        }
 
-        def plain(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return [plain(item) for item in value]
-            return value.to_dict() if isinstance(value, (HeldOut, TaskScores, Epoch)) else value
 
-        return {name: plain(self._value(name)) for name in self.names}
+_FIELDS = tuple(field.name for field in dataclasses.fields(Progress) if field.name not in ('more', 'names'))
+
+
+def readable(error: ValidationError) -> str:
+    """The first thing that pydantic finds wrong with the values of a file."""
+    first = error.errors(include_url=False)[0]
+    place = '.'.join(map(str, first['loc'])) or 'the whole'
+    return f'{place.partition(".")[0]} is no such value ({place}: {first["msg"]})'
