@@ -31,7 +31,7 @@ ROOMS = {
 ROOMS['commands'] = list(ROOMS)  # above all others
 LIBRARIES = {
     'runs': {'filelock', 'numpy', 'mxnet', 'gluonnlp', 'psutil', 'pydantic', 'pydantic_core', 'yaml', 'tqdm'},
-    'architecture': set(),
+    'architecture': {'pydantic'},
     'text': {'numpy', 'pydantic', 'blingfire', 'sacremoses', 'tokenizers'},
     'cutting': {'numpy'},
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},

@@ -9,10 +9,11 @@ from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
+from ..architecture.rounds import Round, read_rounds
 from ..runs.files import parse_json, sha256
 from ..runs.limits import MOST_BYTES
 from ..runs.machine import ORIGIN
-from ..runs.progress import HeldOut, Progress
+from ..runs.progress import HeldOut, Progress, TaskScores
 from ..runs.recipe import load_yaml
 from ..text.trimming import TRIM
 
@@ -37,25 +38,13 @@ class Finetuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class PruningRound:
-    """A round: its number, the parameters that were left, and what was measured after recovery, if it is
-    known: the MLM loss, or the score of the task in percent.
-    """
-
-    number: int
-    parameters: int
-    mlm_loss: float | None = None
-    score: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Pruning:
     """The rounds that a network came out of. Round 0 is the network that went in, whose widths are `before`;
     the last one gave this network.
     """
 
     before: Architecture
-    rounds: tuple[PruningRound, ...]
+    rounds: tuple[Round, ...]
     recipe: Mapping[str, Any]
     commit: str = ''  # of the package; empty if not known
     metric: str = ''  # of the rounds' scores; empty if the run pruned for pre-training
@@ -222,28 +211,16 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Pruning | None:
     place = directory.absolute().parent
     run = place.parent
     word, _, number = place.name.partition('-')
-    rows = _read(run / 'rounds.json')
-    if word != 'round' or not number.isdigit() or not isinstance(rows, list):
-        return None
-    if not 0 < int(number) < len(rows):
-        return None
-    rows = rows[: int(number) + 1]
     try:
-        if Architecture.from_dict(rows[-1]['architecture'], source='rounds.json') != architecture:
-            return None
-        before = Architecture.from_dict(rows[0]['architecture'], source='rounds.json')
-        metric = str(_mapping(rows[-1].get('recovered')).get('metric') or '')
-        rounds = tuple(
-            PruningRound(
-                int(row['round']),
-                int(row['parameters']),
-                _numbers(row.get('recovered')).get('mlm_loss'),
-                _numbers(_mapping(row.get('recovered')).get('scores')).get(metric),
-            )
-            for row in rows
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
+        rounds = read_rounds(run)
+    except (OSError, ValueError):
         return None
+    if word != 'round' or not number.isdigit() or not 0 < int(number) < len(rounds):
+        return None
+    rounds = rounds[: int(number) + 1]
+    if rounds[-1].architecture != architecture:
+        return None
+    last = rounds[-1].recovered
     try:
         start = Progress.from_dict(_read(run / 'round-0' / 'model' / 'progress.json'))
     except (ValueError, AttributeError, TypeError):  # it is not there, or no progress
@@ -251,11 +228,11 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Pruning | None:
     entries = _read(run / ORIGIN)
     commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
     return Pruning(
-        before,
+        rounds[0].architecture,
         rounds,
         _mapping(_read(run / 'recipe.yaml')),
         str(commit or ''),
-        metric,
+        last.metric if isinstance(last, TaskScores) else '',
         whole_vocabulary=start.whole_vocabulary or 0 if start else 0,
         again=bool(start and start.round),
         pretrained_steps=None if start is None or start.round else start.trained_steps,

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydantic
 from pydantic.dataclasses import dataclass
 
-from ..runs.files import parse_json
-from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, Record, readable, score_text
+from ..runs.files import checked, parse_json
+from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, Record, score_text
 from ..tasks.metrics import CORRELATIONS
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
@@ -157,15 +156,11 @@ class FineTuningResult:
         if not isinstance(values, dict) or values.get('format') != FORMAT:
             raise ValueError(f'{source}: not a result of fine-tuning')
         rates = values.get('learning_rates') or {}
-        try:
-            return cls(
-                **{name: values[name] for name in (*_PLAIN, 'runs', 'majority') if name in values},
-                origin={name: values[name] for name in _ORIGIN if name in values},
-                tried=rates.get('tried', ()),
-                more={name: value for name, value in values.items() if name not in _NAMES},
-            )
-        except pydantic.ValidationError as error:
-            raise ValueError(f'{source}: not a result of fine-tuning, {readable(error)}') from error
+        named = {name: values[name] for name in (*_PLAIN, 'runs', 'majority') if name in values}
+        named['origin'] = {name: values[name] for name in _ORIGIN if name in values}
+        named['tried'] = rates.get('tried', ())
+        named['more'] = {name: value for name, value in values.items() if name not in _NAMES}
+        return checked(cls, named, source=f'{source}: not a result of fine-tuning')
 
     @classmethod
     def read(cls, path: Path) -> FineTuningResult:

@@ -37,6 +37,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost
 from ..architecture.parameters import Alphas, Parameters, check_alphas
+from ..architecture.rounds import Round
 from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection
 from ..cutting.shrink import shrink
 from ..finetuning.distillation import SELECTION, match_after
@@ -71,7 +72,6 @@ from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
 from .report import (
     EMBEDDINGS,
     FORGOTTEN,
-    Round,
     gates_record,
     how_to_tell,
     summary,

@@ -7,21 +7,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
-from pydantic import BeforeValidator, InstanceOf, PlainSerializer
-from pydantic.dataclasses import dataclass
 from scipy.stats import rankdata
 
 from ..architecture.architecture import Architecture, LayerDims
-from ..architecture.cost import CostModel, LatencyCost, ParameterCost, count_flops
+from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import LETTERS, Alphas
+from ..architecture.rounds import ROUNDS, Round
 from ..cutting.selection import Selection
-from ..network.saved_model import SavedModel, read_model
+from ..network.saved_model import read_model
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, Record, TaskScores
+from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
@@ -29,88 +28,6 @@ from .recipe import PruningRecipe
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
 EMBEDDINGS = 'embeddings.json'  # of a round
 FORGOTTEN = 'forgotten.json'  # of one whose networks were removed
-_OF_CUT = ('before', 'after_cut', 'after_reconstruction')
-_FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors')
-
-
-_AsJson = Annotated[
-    InstanceOf[Architecture],
-    BeforeValidator(lambda one: one if isinstance(one, Architecture) else Architecture.from_dict(one)),
-    PlainSerializer(Architecture.to_dict),
-]
-_Known = Annotated[Measured | None, BeforeValidator(lambda one: one or None)]  # {} is None
-
-
-@dataclass(frozen=True, repr=False)
-class Round(Record):
-    """Results of a round; round 0 is the network that went in.
-
-    Parameters
-    ----------
-    round : int
-    parameters : int
-    flops : int
-        Of one sequence of 128 tokens.
-    architecture : Architecture
-    before, after_cut, recovered : HeldOut or TaskScores, optional
-        Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
-        1 measured before its cut, or what the network that went in says of itself.
-    after_reconstruction : HeldOut or TaskScores, optional
-        Measured before recovery, where the layers were fitted to those before the cut.
-    kept_step : int, optional
-        The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
-    state_difference : float, optional
-        After recovery from states alone: that of held-out text, by which the step was chosen.
-    started_from : str, optional
-        `CUT` where the layers were fitted and that fit was left out.
-    difference_errors : mapping of str to float, optional
-        As of `Progress`.
-    """
-
-    round: int
-    parameters: int
-    flops: int
-    architecture: _AsJson
-    before: _Known = None
-    after_cut: _Known = None
-    recovered: _Known = None
-    after_reconstruction: _Known = None
-    kept_step: int | None = None
-    state_difference: float | None = None
-    started_from: str | None = None
-    difference_errors: Mapping[str, float] | None = None
-
-    def __repr__(self) -> str:
-        measured = '' if self.recovered is None else f', {self.recovered.described}'
-        return (
-            f'<round {self.round}: {self.parameters / 1e6:.2f} M parameters, {self.architecture.widths_line}'
-            f'{measured}>'
-        )
-
-    @property
-    def start(self) -> Measured | None:
-        """Measurement of the network that recovery started from."""
-        return self.after_cut if self.started_from == CUT else self.after_reconstruction or self.after_cut
-
-    @classmethod
-    def of(cls, saved: SavedModel, number: int) -> Round:
-        """The round that a network came out of."""
-        # What the network that went in says of a cut is of an earlier run.
-        of_cut = {name: getattr(saved.progress, name) for name in (*_OF_CUT, *_FURTHER)} if number else {}
-        return cls(
-            round=number,
-            parameters=int(ParameterCost().cost(saved.architecture)),
-            flops=sum(count_flops(saved.architecture, 128).values()),
-            architecture=saved.architecture,
-            recovered=saved.progress.measured,
-            **of_cut,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        values = super().to_dict()
-        lacking = {'before': None, 'after_cut': None, 'recovered': {}}
-        return {**values, **{name: one for name, one in lacking.items() if name not in values}}
 
 
 def summary(output: Path) -> list[Round]:
@@ -405,10 +322,10 @@ def write_report(
     predicts = cost if isinstance(cost, LatencyCost) else None
     times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
     latency = None if predicts is None else check_predictions(predicts, architectures, times)
-    records = {'rounds': [row.to_dict() for row in rows], 'times': times, 'latency': latency}
+    records = {ROUNDS: [row.to_dict() for row in rows], 'times.json': times, 'latency.json': latency}
     for name, values in records.items():
         if values is not None:
-            write_file(output / f'{name}.json', (json.dumps(values, indent=1) + '\n').encode())
+            write_file(output / name, (json.dumps(values, indent=1) + '\n').encode())
     trimmed = {
         'tokens': (whole.vocab_size, start.vocab_size),
         'millions': [ParameterCost().cost(one) / 1e6 for one in (whole, start)],

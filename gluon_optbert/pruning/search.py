@@ -23,6 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic import PositiveFloat, PositiveInt
 
+from ..architecture.rounds import Round
 from ..network.saved_model import read_model
 from ..runs.display import markdown_table
 from ..runs.files import write_file
@@ -36,7 +37,6 @@ from ..training.recipe import lacking
 from .algorithm import MODEL, STAGES, prune
 from .objectives import PretrainingObjective, read_start
 from .recipe import PruneRecipe, unreachable
-from .report import Round
 
 LOG = logging.getLogger(__name__)
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..architecture.heads import PRETRAINING
+from ..architecture.rounds import Round
 from ..cutting.shrink import without_gates
 from ..finetuning.distillation import TaughtFineTuning, states_for
 from ..finetuning.objective import Exercise, FineTuning, in_labels_of, labels_remedy
@@ -24,7 +25,6 @@ from ..training.objective import Phase
 from .algorithm import run_algorithm
 from .features_objective import FeaturesObjective, Scored
 from .recipe import SENTENCES, TaskPruneRecipe
-from .report import Round
 from .sentence_objective import SentenceObjective
 
 _SQUAD = re.compile(r'squad(?:v|-|_|\s)*([12])(?:\.[01])?$', re.IGNORECASE)

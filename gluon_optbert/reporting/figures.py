@@ -214,8 +214,7 @@ def draw_losses(runs: Sequence[Run], title: str = '') -> Figure | None:
     axes = figure.add_subplot()
     for i, run in enumerate(runs):
         _draw_run(axes, run, **look(i))
-    recovered = [row['recovered'] or {} for run in runs for row in run.rounds]
-    instances = {row['instances'] for row in recovered if 'instances' in row}
+    instances = {row.recovered.instances for run in runs for row in run.rounds if row.recovered}
     counted = f' ({instances.pop():,} instances)' if len(instances) == 1 else ''
     of_task = runs[0].metric is not None
     quantity = f'{plain(runs[0].quantity)}{counted}\n(percent)'
@@ -238,7 +237,7 @@ def title_by_size(run: Run) -> str:
 
 def _points(run: Run, name: str) -> list[tuple[float, float]]:
     """Millions of parameters, and held-out loss or score, of the rounds that were measured then."""
-    measured = [(row['parameters'] / 1e6, value_of(row[name])) for row in run.rounds]
+    measured = [(row.parameters / 1e6, value_of(getattr(row, name))) for row in run.rounds]
     return [(size, value) for size, value in measured if value is not None]
 
 
@@ -252,9 +251,9 @@ def _draw_run(axes: Axes, run: Run, *, color: str, marker: str) -> None:
         if points:
             axes.plot(*zip(*points), color=color, marker=marker, markersize=6, **style)
     for row in run.rounds:
-        pair = [value_of(row[name]) for name in ('after_cut', 'recovered')]
+        pair = [value_of(row.after_cut), value_of(row.recovered)]
         if None not in pair:
-            size = row['parameters'] / 1e6
+            size = row.parameters / 1e6
             axes.plot([size] * 2, pair, color=color, linestyle=':', linewidth=1, zorder=2)
 
 

@@ -16,10 +16,11 @@ from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
+from ..architecture.rounds import Round, read_rounds
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
-from ..runs.progress import GATES, difference_error, score_text
+from ..runs.progress import GATES, HeldOut, TaskScores, difference_error, score_text
 from ..runs.recipe import load_yaml
 
 LETTERS = 'hakvf'
@@ -32,13 +33,9 @@ ALIKE = (
     *('recovery_steps', 'minutes', 'rounds', 'batch_size', 'batch_tokens', 'optimizer', 'learning_rate'),
     *('teacher', 'trim', 'method'),
 )
-_MEASUREMENTS = ('before', 'after_cut', 'after_reconstruction', 'recovered')  # of a round
-_FIELDS = {'round', 'parameters', 'architecture', 'after_cut', 'recovered'}  # of a round
-
 _IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 
 Letters = Mapping[str, tuple[np.ndarray, np.ndarray]]  # by letter, the alphas that stayed and that went
-Round = tuple[int, Letters]  # its number, and its gates
 
 
 def read_json(path: Path) -> Any:
@@ -107,13 +104,13 @@ def paper_networks() -> list[Network]:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished pruning run, as its ``rounds.json`` tells it.
+    """A finished pruning run.
 
     Parameters
     ----------
     path : Path
     label : str
-    rounds : tuple of mapping
+    rounds : tuple of Round
     task : str
         What a fine-tuned network was pruned for; empty if the run does not say, and for pre-training.
     made : mapping
@@ -122,15 +119,15 @@ class Run:
 
     path: Path
     label: str
-    rounds: tuple[Mapping[str, Any], ...]
+    rounds: tuple[Round, ...]
     task: str = ''
     made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def metric(self) -> str | None:
         """The score that decides, such as ``dev/accuracy``; None for pre-training, whose MLM loss decides."""
-        measured = [row[name] for row in self.rounds for name in ('recovered', 'after_cut') if row[name]]
-        return next((one['metric'] for one in measured if 'metric' in one), None)
+        measured = [one for row in self.rounds for one in (row.recovered, row.after_cut)]
+        return next((one.metric for one in measured if isinstance(one, TaskScores)), None)
 
     @property
     def quantity(self) -> str:
@@ -139,12 +136,11 @@ class Run:
 
     def networks(self) -> list[Network]:
         """One per round, the network that went in first; the shares are of its parameters."""
-        sizes = [row['parameters'] for row in self.rounds]
-        networks = []
-        for row, size in zip(self.rounds, sizes):
-            architecture = Architecture.from_dict(row['architecture'], source=f'{self.path}/rounds.json')
-            networks.append(Network(f'{in_millions(size)} ({size / sizes[0]:.0%})', architecture))
-        return networks
+        first = self.rounds[0].parameters
+        return [
+            Network(f'{in_millions(row.parameters)} ({row.parameters / first:.0%})', row.architecture)
+            for row in self.rounds
+        ]
 
 
 def score_name(task: str, metric: str) -> str:
@@ -154,13 +150,11 @@ def score_name(task: str, metric: str) -> str:
     return f'{task} {words}'.strip() + ('' if part == 'dev' else f' ({part})')
 
 
-def value_of(measured: Mapping[str, Any] | None) -> float | None:
+def value_of(one: HeldOut | TaskScores | None) -> float | None:
     """The value that decides of a measurement: a score in percent, or the MLM loss in nats; None if there is
     none.
     """
-    if not measured:
-        return None
-    return measured['scores'][measured['metric']] if 'metric' in measured else measured.get('mlm_loss')
+    return None if one is None else one.value
 
 
 def by_quantity(runs: Sequence[Run]) -> list[list[Run]]:
@@ -179,37 +173,12 @@ def read_run(path: Path, label: str) -> Run:
     FileNotFoundError, ValueError
         If it is not there, not finished, or its rounds are not what pruning writes.
     """
-    source = path / 'rounds.json'
-    if not source.is_file():
-        raise FileNotFoundError(f'{source}: not there; a pruning run writes it when it is finished')
-    rows = read_json(source)
-    if not isinstance(rows, list) or not rows or not all(map(_is_round, rows)):
-        raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(_FIELDS))}')
-    # measured as all others are; the network may have been on more instances
-    if len(rows) > 1 and rows[1].get('before'):
-        rows[0] = {**rows[0], 'recovered': rows[1]['before']}
+    rounds = read_rounds(path)
     recipe = path / 'recipe.yaml'
     values = load_yaml(read_small(recipe), source=str(recipe)) if recipe.is_file() else None
     made = {name: values[name] for name in ALIKE if name in values} if isinstance(values, dict) else {}
-    run = Run(path, label, tuple(rows), made=made)
+    run = Run(path, label, rounds, made=made)
     return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))
-
-
-def _is_round(row: Any) -> bool:
-    def is_measurement(measured: Any) -> bool:
-        if not measured or not isinstance(measured, dict) or 'metric' not in measured:
-            return not measured or isinstance(measured, dict)
-        scores, metric = measured.get('scores'), measured['metric']
-        of_scores = isinstance(metric, str) and isinstance(scores, dict)
-        return of_scores and type(scores.get(metric)) in (int, float)
-
-    return (
-        isinstance(row, dict)
-        and set(row) >= _FIELDS
-        and isinstance(row['parameters'], (int, float))
-        and row['parameters'] > 0
-        and all(is_measurement(row.get(name)) for name in _MEASUREMENTS)
-    )
 
 
 def _task_of(path: Path) -> str:
@@ -229,10 +198,10 @@ def score_table(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         for row in run.rounds:
-            values = [value_of(row.get(name)) for name in ('after_cut', 'recovered')]
-            share = row['parameters'] / run.rounds[0]['parameters']
+            share = row.parameters / run.rounds[0].parameters
+            values = map(value_of, (row.after_cut, row.recovered))
             texts = ['' if value is None else f'{value:.2f}' for value in values]
-            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *texts))
+            rows.append((run.label, in_millions(row.parameters), f'{share:.1%}', *texts))
     header = ['run', 'parameters', 'of the first', f'{runs[0].quantity} after the cut', 'at the end']
     return markdown_table(header, rows) + '\n'
 
@@ -242,18 +211,12 @@ def loss_table(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         for row in run.rounds:
-            cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
-            cells = [
-                f'{losses[name]:.3f}' if name in losses else ''
-                for losses, name in (
-                    (cut, 'mlm_loss'),
-                    (recovered, 'mlm_loss'),
-                    (recovered, 'mlm_accuracy'),
-                    (recovered, 'nsp_accuracy'),
-                )
+            share = row.parameters / run.rounds[0].parameters
+            measured = [
+                getattr(row.recovered, name, None) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
             ]
-            share = row['parameters'] / run.rounds[0]['parameters']
-            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *cells))
+            cells = ['' if one is None else f'{one:.3f}' for one in (value_of(row.after_cut), *measured)]
+            rows.append((run.label, in_millions(row.parameters), f'{share:.1%}', *cells))
     header = ['run', 'parameters', 'of the first', 'MLM loss after the cut', 'recovered']
     return markdown_table([*header, 'MLM accuracy', 'NSP accuracy'], rows) + '\n'
 
@@ -261,7 +224,7 @@ def loss_table(runs: Sequence[Run]) -> str:
 # Gates
 
 
-def read_gates(run: Run) -> list[Round]:
+def read_gates(run: Run) -> list[tuple[int, Letters]]:
     """The trained gates of every round.
 
     Returns
@@ -277,7 +240,7 @@ def read_gates(run: Run) -> list[Round]:
     """
     rounds = []
     for row in run.rounds[1:]:
-        directory = run.path / f'round-{row["round"]}'
+        directory = run.path / f'round-{row.round}'
         if not (directory / 'alphas.npz').is_file():  # a record without the arrays of its run
             continue
         try:
@@ -298,7 +261,7 @@ def read_gates(run: Run) -> list[Round]:
             if keys_of:
                 values, mask = (np.concatenate([part[key] for key in keys_of]) for part in (alphas, stays))
                 by_letter[letter] = (values[mask], values[~mask])
-        rounds.append((row['round'], by_letter))
+        rounds.append((row.round, by_letter))
     return rounds
 
 
@@ -345,7 +308,7 @@ def read_records(run: Run) -> list[GateRecord]:
     ValueError
         If a file is no such record.
     """
-    paths = [run.path / f'round-{row["round"]}' / GATES for row in run.rounds[1:]]
+    paths = [run.path / f'round-{row.round}' / GATES for row in run.rounds[1:]]
     records = []
     for path in filter(Path.is_file, paths):
         try:
@@ -506,7 +469,7 @@ def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
             )
         whole = len(runs) == 1 and run.metric is not None and len(later) > 1
         for number, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
-            label = f'{run.label}, round {run.rounds[number]["round"]}' if whole else run.label
+            label = f'{run.label}, round {run.rounds[number].round}' if whole else run.label
             pruned.append(dataclasses.replace(network, label=label, base=bases[place].label, made=run.made))
     return bases + pruned
 
@@ -514,15 +477,13 @@ def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
 def _measured(run: Run, place: int) -> Measured:
     """The network of a round, with what was measured at its end."""
     row = run.rounds[place]
-    recovered = row['recovered'] or {}
-    scores = {}
-    if 'metric' in recovered:
-        start = value_of(run.rounds[0]['recovered'])
-        own = recovered['scores'][recovered['metric']]
-        scores[run.quantity] = Score(own, majority=recovered.get('majority'), start=start)
-    architecture = run.networks()[place].architecture
-    model = run.path / f'round-{row["round"]}' / 'model'
-    return Measured(run.label, architecture, model, recovered.get('mlm_loss'), scores)
+    scores, loss = {}, None
+    if isinstance(row.recovered, TaskScores):
+        start = value_of(run.rounds[0].recovered)
+        scores[run.quantity] = Score(row.recovered.value, majority=row.recovered.majority, start=start)
+    elif row.recovered is not None:
+        loss = row.recovered.mlm_loss
+    return Measured(run.label, row.architecture, run.path / f'round-{row.round}' / 'model', loss, scores)
 
 
 def with_model(networks: Sequence[Measured], model: Measured) -> list[Measured]:

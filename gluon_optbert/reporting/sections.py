@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from .. import __version__
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
+from ..architecture.rounds import Round
 from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_warnings, processors
-from ..runs.progress import CLOSED, NOTE, OPEN, exceeds, score_text
+from ..runs.progress import CLOSED, NOTE, OPEN, Measured, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
 from .curves import draw_curves, read_metrics, segments_of, speed
@@ -53,9 +54,7 @@ _ROUNDS = (
     'recovered',
     'MLM accuracy',
     'NSP accuracy',
-    'latency, ms',
 )
-_OF_SOME_RUNS = ('reconstructed', 'latency, ms')
 _MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
 _LOSSES = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
@@ -250,15 +249,11 @@ def of_rounds(run: Run) -> list[Section]:
 
 def _every_score(run: Run) -> list[Section]:
     """All scores at the end of every round, if these are several."""
-    measured = [(row['recovered'] or {}).get('scores') or {} for row in run.rounds]
+    measured = [getattr(row.recovered, 'scores', {}) for row in run.rounds]
     names = list(dict.fromkeys(name for scores in measured for name in scores))
-    texts = [[_digits(scores.get(name)) for name in names] for scores in measured]
-    rows = [[row['round'], *own] for row, own in zip(run.rounds, texts)]
+    texts = [[f'{scores[name]:.2f}' if name in scores else None for name in names] for scores in measured]
+    rows = [[row.round, *own] for row, own in zip(run.rounds, texts)]
     return [('Scores', table(['round', *names], rows))] if len(names) > 1 else []
-
-
-def _digits(value: Any) -> str | None:
-    return f'{value:.2f}' if type(value) in (int, float) else None
 
 
 def _gates(run: Run) -> list[Markup]:
@@ -294,28 +289,13 @@ def gates_table(records: Sequence[GateRecord]) -> Markup:
 
 
 def _rounds_with_losses(run: Run) -> Markup:
-    """A row for each round; what only some runs have is a column only where there is something in it."""
-    rows = []
+    """A row for each round; the fit of the layers is a column where there was one."""
+    fitted, rows = any(row.after_reconstruction for row in run.rounds), []
     for row in run.rounds:
-        names = ('before', 'after_cut', 'after_reconstruction', 'recovered')
-        before, cut, fitted, recovered = (row.get(name) or {} for name in names)
-        rows.append(
-            [
-                row['round'],
-                row['parameters'] / 1e6,
-                f'{row["parameters"] / run.rounds[0]["parameters"]:.1%}',
-                row['flops'] / 1e9 if 'flops' in row else None,
-                *(measured.get('mlm_loss') for measured in (before, cut, fitted)),
-                *(recovered.get(name) for name in _MEASURED),
-                row.get('latency_ms'),
-            ]
-        )
-    known = [
-        column
-        for column, name in enumerate(_ROUNDS)
-        if name not in _OF_SOME_RUNS or any(row[column] is not None for row in rows)
-    ]
-    return table([_ROUNDS[i] for i in known], [[row[i] for i in known] for row in rows])
+        stages = [row.before, row.after_cut, *([row.after_reconstruction] if fitted else [])]
+        recovered = [getattr(row.recovered, name, None) for name in _MEASURED]
+        rows.append([row.round, *_sizes(row, run)[:3], *map(value_of, stages), *recovered])
+    return table([name for name in _ROUNDS if fitted or name != 'reconstructed'], rows)
 
 
 def _rounds_with_scores(run: Run) -> Markup:
@@ -326,12 +306,12 @@ def _rounds_with_scores(run: Run) -> Markup:
         'reconstructed': 'after_reconstruction',
         'at the end': 'recovered',
     }
-    named = {head: name for head, name in stages.items() if any(row.get(name) for row in run.rounds)}
+    named = {head: name for head, name in stages.items() if any(getattr(row, name) for row in run.rounds)}
     rows = [
         [
-            row['round'],
+            row.round,
             *_sizes(row, run),
-            *(_score(row.get(name)) for name in named.values()),
+            *(_score(getattr(row, name)) for name in named.values()),
             _lost(row, run),
         ]
         for row in run.rounds
@@ -346,7 +326,7 @@ def _times_of_rounds(path: Path, run: Run) -> Markup:
         shapes, threads = times['milliseconds'], times['threads']
         rows = []
         for place, row in enumerate(run.rounds):
-            cells = [row['round']]
+            cells = [row.round]
             for milliseconds in shapes.values():
                 cells += [float(milliseconds[place]), f'{milliseconds[0] / milliseconds[place]:.2f} ×']
             rows.append(cells)
@@ -357,27 +337,25 @@ def _times_of_rounds(path: Path, run: Run) -> Markup:
     return joined(table(['round', *head], rows), note(words))
 
 
-def _sizes(row: Mapping[str, Any], run: Run) -> list[Any]:
+def _sizes(row: Round, run: Run) -> list[Any]:
     """The cells of `_SIZES`."""
-    cells: list[Any] = []
-    for name, unit in (('parameters', 1e6), ('flops', 1e9)):
-        value, first = row.get(name), run.rounds[0].get(name)
-        cells += [value / unit, f'{value / first:.1%}'] if value and first else [None, None]
+    first, cells = run.rounds[0], []
+    for value, whole, unit in ((row.parameters, first.parameters, 1e6), (row.flops, first.flops, 1e9)):
+        cells += [value / unit, f'{value / whole:.1%}']
     return cells
 
 
-def _score(measured: Any) -> str | None:
+def _score(measured: Measured | None) -> str | None:
     """A score with its standard error, where that is known."""
-    value = value_of(measured)
-    if value is None:
+    if measured is None:
         return None
-    error = measured.get('standard_error')
-    return f'{value:.2f}' + ('' if error is None else f' ± {error:.2f}')
+    error = measured.standard_error
+    return f'{measured.value:.2f}' + ('' if error is None else f' ± {error:.2f}')
 
 
-def _lost(row: Mapping[str, Any], run: Run) -> str | None:
+def _lost(row: Round, run: Run) -> str | None:
     """The points that a network has more than the first of its run."""
-    start, own = (value_of(one['recovered']) for one in (run.rounds[0], row))
+    start, own = (value_of(one.recovered) for one in (run.rounds[0], row))
     return None if start is None or own is None or row is run.rounds[0] else f'{own - start:+.2f}'
 
 
@@ -396,16 +374,16 @@ def _ends(runs: Sequence[Run]) -> Section:
     rows: list[list[Any]] = []
     if runs[0].metric is None:
         for run in runs:
-            last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
-            measured = [(last['recovered'] or {}).get(name) for name in _MEASURED]
-            rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *measured])
+            last = run.rounds[-1]
+            measured = [getattr(last.recovered, name, None) for name in _MEASURED]
+            rows.append([run.label, last.round, *_sizes(last, run)[:2], *measured])
         head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
         return 'Where the runs ended', joined(table(head, rows), drawing)
     starts: list[Any] = []
     for run in runs:
-        start = (run.rounds[0]['architecture'], run.rounds[0]['recovered'])
+        start = (run.rounds[0].architecture, run.rounds[0].recovered)
         for row in run.rounds[1 if start in starts else 0 :]:
-            cells = [row['round'], *_sizes(row, run), _score(row['recovered']), _lost(row, run)]
+            cells = [row.round, *_sizes(row, run), _score(row.recovered), _lost(row, run)]
             rows.append(['not pruned' if row is run.rounds[0] else run.label, *cells])
         starts.append(start)
     head = ['run', 'round', *_SIZES, runs[0].quantity, 'points from the first']

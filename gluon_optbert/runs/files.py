@@ -30,7 +30,7 @@ from .failures import Interrupted
 from .limits import DEEPEST, MOST_BYTES, MOST_VALUES, fits_memory, within
 from .starting import what_it_is
 
-Values = TypeVar('Values', bound=pydantic.BaseModel)
+Values = TypeVar('Values')
 LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 160  # characters of a reason
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # from file systems without locks
@@ -362,20 +362,14 @@ def write_sealed(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, **limits: int) -> dict[str, Any]:
-    """The values that `write_sealed` wrote; ValueError if a bit of them has changed.
-
-    Manifests of earlier versions have no digest and end with an object. A sealed one never does, whatever bit
-    changes.
-    """
+    """The values that `write_sealed` wrote; ValueError if a bit of them has changed."""
     content = read_small(path, **limits)
     values = json_object(content, source=path)
     body, _, end = content.rpartition(_SEAL.encode())
     if end != f'{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode():
-        if not isinstance(list(values.values() or [''])[-1], dict):
-            raise ValueError(
-                f'{path}: has changed since it was written; copy the directory again or make it anew'
-            )
-        return values
+        raise ValueError(
+            f'{path}: has changed since it was written; copy the directory again or make it anew'
+        )
     return {name: value for name, value in values.items() if name != 'sha256'}
 
 
@@ -535,9 +529,11 @@ def json_object(text: str | bytes, *, source: object) -> dict[str, Any]:
 
 
 def checked(cls: type[Values], values: Mapping[str, Any], *, source: object) -> Values:
-    """The values of a file as a pydantic model; ValueError that names the source and what is wrong."""
+    """The values of a file as a model or dataclass of pydantic's; ValueError that names the source and what
+    is wrong.
+    """
     try:
-        return cls.model_validate(values)
+        return pydantic.TypeAdapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
         problems = []
         for one in error.errors(include_url=False)[:8]:

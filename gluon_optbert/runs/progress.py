@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
-from pydantic import StrictFloat, StrictInt, ValidationError
+from pydantic import StrictFloat, StrictInt
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
+
+from .files import checked
 
 MARK = '*'  # behind a score that is no better than the majority class's
 NOTE = f'{MARK} no better than the majority class, which needs no network'
@@ -72,10 +74,7 @@ class Record:
     @classmethod
     def from_dict(cls: type[R], values: Any, *, source: str = 'record') -> R:
         """The inverse of `to_dict`; ValueError, with the source, if it is none. More keys do not matter."""
-        try:
-            return pydantic.TypeAdapter(cls).validate_python(values)
-        except ValidationError as error:
-            raise ValueError(f'{source}: {readable(error)}') from error
+        return checked(cls, values, source=source)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, without those that are not known."""
@@ -354,10 +353,7 @@ class Progress:
         """
         fields = {name: values[name] for name in _FIELDS if values.get(name) is not None}
         more = {name: value for name, value in values.items() if name not in _FIELDS}
-        try:
-            return cls(**fields, more=more, names=tuple(values))
-        except ValidationError as error:
-            raise ValueError(f'{source}: {readable(error)}') from error
+        return checked(cls, {**fields, 'more': more, 'names': tuple(values)}, source=source)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -368,10 +364,3 @@ class Progress:
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Progress) if field.name not in ('more', 'names'))
-
-
-def readable(error: ValidationError) -> str:
-    """The first thing that pydantic finds wrong with the values of a file."""
-    first = error.errors(include_url=False)[0]
-    place = '.'.join(map(str, first['loc'])) or 'the whole'
-    return f'{place.partition(".")[0]} is no such value ({place}: {first["msg"]})'

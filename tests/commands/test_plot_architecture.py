@@ -61,7 +61,7 @@ def test_a_run_whose_gates_were_not_kept_is_drawn_without_them(run, tmp_path, ca
     [
         (lambda run: (run / 'rounds.json').unlink(), 'when it is finished'),
         (lambda run: (run / 'rounds.json').write_text('['), 'not JSON'),
-        (lambda run: (run / 'rounds.json').write_text('[{"round": 0}]'), 'wanted a list of rounds'),
+        (lambda run: (run / 'rounds.json').write_text('[{"round": 0}]'), '0.parameters'),
         (lambda run: (run / 'round-1' / 'alphas.npz').write_text('x'), 'alphas.npz'),
         (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not those of a cut'),
     ],

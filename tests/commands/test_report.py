@@ -21,6 +21,7 @@ from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import NARROW, drawn, plain
 from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reproduction.rows import row_names, slug_of
+from gluon_optbert.runs.files import write_sealed
 
 RECORDS = [
     {
@@ -68,7 +69,7 @@ def write_whole_run(path):
         'gluon_optbert': '9.8.7',
         'files': {'model.params': {'sha256': '0'}},
     }
-    (path / 'round-0' / 'model' / 'manifest.json').write_text(json.dumps(manifest))
+    write_sealed(path / 'round-0' / 'model' / 'manifest.json', manifest)
     return path
 
 
@@ -325,7 +326,7 @@ def test_same_run_gives_the_same_page(whole, tmp_path):
         (
             'rounds.json',
             '[{"round": 0, "parameters": "x", "architecture": {}, "after_cut": 1, "recovered": 2}]',
-            'wanted a list',
+            'rounds.json: 0.parameters must be',
         ),
     ],
 )

@@ -17,16 +17,17 @@ from hypothesis import strategies as st
 
 import gluon_optbert
 from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import packed_alphas
 from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
-from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, PruningRound, Trimming
+from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
 from gluon_optbert.deployment.model_card import FORMATS, CardFacts, bar, millions, model_card, plain
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.runs.progress import HeldOut, Progress
+from gluon_optbert.runs.progress import HeldOut, Progress, TaskScores
 from gluon_optbert.text.tokenizer import TokenizerSettings
 
 CARDS = Path(__file__).parent / 'cards'
@@ -48,15 +49,26 @@ TUNED = Finetuning(
     commit='abcdef0123',
     optimistic=True,
 )
+
+
+def rounds_of(sizes, measured):
+    return tuple(
+        Round(number, size, 1, EVEN, recovered=one) for number, (size, one) in enumerate(zip(sizes, measured))
+    )
+
+
 PRUNED = Pruning(
     EVEN,
-    (PruningRound(0, 2_000_000, 3.0), PruningRound(1, 1_500_000, 3.1), PruningRound(2, 1_000_000, None)),
+    rounds_of(
+        (2_000_000, 1_500_000, 1_000_000),
+        [HeldOut(3.0, 0.5, None, None, 9), HeldOut(3.1, 0.5, None, None, 9), None],
+    ),
     {'method': 'alpha', 'prune': 'hakvf', 'penalty': '<b>', 'objective': 'flops'},
     'abcdef0123+',
 )
 FOR_TASK = Pruning(
     EVEN,
-    (PruningRound(0, 20, score=90.0), PruningRound(1, 10, score=88.5)),
+    rounds_of((20, 10), [TaskScores({'accuracy': score}, 'accuracy', 9) for score in (90.0, 88.5)]),
     {},
     metric='accuracy',
     again=True,

@@ -16,11 +16,15 @@ SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)),
 
 def write_run(path, *, trained=True, evaluated=True):
     """The files of a run of one round, as far as they are drawn."""
-    losses = [{'mlm_loss': loss, 'instances': 64} if evaluated else {} for loss in (2.0, 3.0, 2.5)]
+    losses = [
+        {'mlm_loss': loss, 'mlm_accuracy': 0.25, 'instances': 64} if evaluated else {}
+        for loss in (2.0, 3.0, 2.5)
+    ]
     rows = [
         {
             'round': 0,
             'parameters': int(ParameterCost().cost(BASE)),
+            'flops': 2 * 10**9,
             'architecture': BASE.to_dict(),
             'after_cut': None,
             'recovered': losses[0],
@@ -28,6 +32,7 @@ def write_run(path, *, trained=True, evaluated=True):
         {
             'round': 1,
             'parameters': int(ParameterCost().cost(SMALL)),
+            'flops': 10**9,
             'architecture': SMALL.to_dict(),
             'after_cut': losses[1],
             'recovered': losses[2],

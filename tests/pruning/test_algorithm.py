@@ -13,6 +13,7 @@ from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_diff
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import select_units, truncate
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.lineage import lineage_of
@@ -21,7 +22,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.pruning.report import Round, summary
+from gluon_optbert.pruning.report import summary
 from gluon_optbert.runs import run_directory
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.batches import stream

@@ -14,6 +14,7 @@ from mxnet import autograd
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import PARTS
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection, keep_all
 from gluon_optbert.cutting.shrink import cut, fold
 from gluon_optbert.deployment.verify import (
@@ -32,7 +33,6 @@ from gluon_optbert.pruning import algorithm
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.repairs import reconstruct, rotated, tokens_wanted
-from gluon_optbert.pruning.report import Round
 from gluon_optbert.runs.progress import CUT, Progress
 from gluon_optbert.training.distillation import OF_STATES
 from gluon_optbert.training.distributed import Workers

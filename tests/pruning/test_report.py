@@ -9,9 +9,10 @@ from helpers.pruned import recipe_for
 from helpers.tiny import network
 
 from gluon_optbert.analysis.sample import network_of
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.report import Round, chance, readable, unclear, unclear_below
+from gluon_optbert.pruning.report import chance, readable, unclear, unclear_below
 from gluon_optbert.runs.progress import CUT, RECOVERY, HeldOut
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers

@@ -11,11 +11,12 @@ from helpers.pruned import recipe_for
 from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates, overlap_of
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
-from gluon_optbert.pruning.report import Round, agreement_of, gates_record, noise, readable
+from gluon_optbert.pruning.report import agreement_of, gates_record, noise, readable
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Terminated
 

@@ -20,6 +20,7 @@ from gluon_optbert.reporting.networks import (
     with_result,
 )
 from gluon_optbert.reporting.verdict import Timing, base_of, sentence, verdict
+from gluon_optbert.runs.files import write_sealed
 
 
 def result(architecture, mean, *, majority=50.0, sha256='0', task='SST-2'):
@@ -193,7 +194,7 @@ def run_from(path, loss, *, sha256=None):
     if sha256 is not None:
         (path / 'round-0' / 'model').mkdir(parents=True)
         manifest = {'files': {'model.params': {'sha256': sha256}}}
-        (path / 'round-0' / 'model' / 'manifest.json').write_text(json.dumps(manifest))
+        write_sealed(path / 'round-0' / 'model' / 'manifest.json', manifest)
     return read_run(path, path.name)
 
 

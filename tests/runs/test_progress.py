@@ -88,7 +88,7 @@ def test_fields_say_what_the_file_says():
     ],
 )
 def test_value_of_another_type_is_refused_by_name(values):
-    with pytest.raises(ValueError, match=f'there: {next(iter(values))} is '):
+    with pytest.raises(ValueError, match=f'there: {next(iter(values))}[. ]'):
         Progress.from_dict(values, source='there')
 
 

@@ -1,0 +1,115 @@
+"""The rounds of a pruning run, as its ``rounds.json`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from ..runs.files import checked, parse_json, read_small
+from ..runs.progress import CUT, Measured, Record
+from .architecture import Architecture
+from .cost import ParameterCost, count_flops
+
+ROUNDS = 'rounds.json'
+# of a round, as the `Progress` of its network says it
+_OF_CUT = ('before', 'after_cut', 'after_reconstruction', 'started_from', 'kept_step', 'state_difference')
+_OF_CUT += ('difference_errors',)
+_AsJson = Annotated[
+    InstanceOf[Architecture],
+    BeforeValidator(lambda one: one if isinstance(one, Architecture) else Architecture.from_dict(one)),
+    PlainSerializer(Architecture.to_dict),
+]
+_Known = Annotated[Measured | None, BeforeValidator(lambda one: one or None)]  # {} is None
+
+
+@dataclass(frozen=True, repr=False)
+class Round(Record):
+    """Results of a round; round 0 is the network that went in.
+
+    Parameters
+    ----------
+    round : int
+    parameters : int
+    flops : int
+        Of one sequence of 128 tokens.
+    architecture : Architecture
+    before, after_cut, recovered : HeldOut or TaskScores, optional
+        Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
+        1 measured before its cut, or what the network that went in says of itself.
+    after_reconstruction : HeldOut or TaskScores, optional
+        Measured before recovery, where the layers were fitted to those before the cut.
+    kept_step : int, optional
+        The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
+    state_difference : float, optional
+        After recovery from states alone: that of held-out text, by which the step was chosen.
+    started_from : str, optional
+        `CUT` where the layers were fitted and that fit was left out.
+    difference_errors : mapping of str to float, optional
+        As of `Progress`.
+    """
+
+    round: int
+    parameters: PositiveInt
+    flops: PositiveInt
+    architecture: _AsJson
+    before: _Known = None
+    after_cut: _Known = None
+    recovered: _Known = None
+    after_reconstruction: _Known = None
+    kept_step: int | None = None
+    state_difference: float | None = None
+    started_from: str | None = None
+    difference_errors: Mapping[str, float] | None = None
+
+    def __repr__(self) -> str:
+        measured = '' if self.recovered is None else f', {self.recovered.described}'
+        return (
+            f'<round {self.round}: {self.parameters / 1e6:.2f} M parameters, {self.architecture.widths_line}'
+            f'{measured}>'
+        )
+
+    @property
+    def start(self) -> Measured | None:
+        """Measurement of the network that recovery started from."""
+        return self.after_cut if self.started_from == CUT else self.after_reconstruction or self.after_cut
+
+    @classmethod
+    def of(cls, saved: Any, number: int) -> Round:
+        """The round that a saved model came out of."""
+        # What the network that went in says of a cut is of an earlier run.
+        of_cut = {name: getattr(saved.progress, name) for name in _OF_CUT} if number else {}
+        return cls(
+            round=number,
+            parameters=int(ParameterCost().cost(saved.architecture)),
+            flops=sum(count_flops(saved.architecture, 128).values()),
+            architecture=saved.architecture,
+            recovered=saved.progress.measured,
+            **of_cut,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        values = super().to_dict()
+        lacking = {'before': None, 'after_cut': None, 'recovered': {}}
+        return {**values, **{name: one for name, one in lacking.items() if name not in values}}
+
+
+def read_rounds(run: Path) -> tuple[Round, ...]:
+    """The rounds of a finished run, the network that went in first.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the run is not finished, or its rounds are not what pruning writes.
+    """
+    path = run / ROUNDS
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: not there; a pruning run writes it when it is finished')
+    rows = checked(tuple[Round, ...], parse_json(read_small(path), source=path), source=path)
+    if not rows:
+        raise ValueError(f'{path}: wanted a list of rounds')
+    return rows
