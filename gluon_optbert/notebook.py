@@ -385,7 +385,6 @@ def report(*runs: str | Path | Run, output: str | Path | None = None, time: bool
 
     Parameters
     ----------
-    *runs : str, Path or Run
     output : str or Path, optional
         HTML file to write as well.
     time : bool

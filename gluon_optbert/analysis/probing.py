@@ -33,7 +33,6 @@ class ProbeTask:
 
     Parameters
     ----------
-    name : str
     places : np.ndarray of int, shape (n, 2)
         Sequence and position; `MEAN` for the mean over the tokens of the sequence.
     labels : np.ndarray of int, shape (n,)
@@ -138,10 +137,8 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
 
     Parameters
     ----------
-    sample : Sample
     words : int
         The most places of a task, drawn at random with the same limit for each label.
-    seed : int
 
     Returns
     -------

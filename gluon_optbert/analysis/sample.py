@@ -85,10 +85,8 @@ def sample_of_texts(
     ----------
     texts : sequence of sequence of str
         One sentence each, or two.
-    vocabulary : Vocabulary
     length : int
         The most tokens of a sequence; in a longer one, the end of the longer sentence is cut off.
-    labels : sequence of str
 
     Raises
     ------

@@ -48,8 +48,6 @@ class Architecture:
     ----------
     h : int
         Hidden size.
-    layers : tuple of LayerDims
-    vocab_size : int
     e : int, optional
         Embedding width of a factorised embedding (ALBERT-e); None means that the embedding has width h.
     max_length : int

@@ -75,7 +75,6 @@ def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
 
     Parameters
     ----------
-    name : str or Path
     vocab_size : int, optional
         Replaces the vocabulary size of a named architecture, whose widths stay what they are with BERT's
         vocabulary; one read from JSON keeps its own.
@@ -208,10 +207,8 @@ def scale_uniformly(
 
     Parameters
     ----------
-    base : Architecture
     target : float
         In the cost model's unit.
-    cost : CostModel
     letters : str
         Of the widths that are scaled.
     budget : bool
@@ -283,7 +280,6 @@ def undivided(base: Architecture, keep: Collection[int], *, stacked: int = 0) ->
 
     Parameters
     ----------
-    base : Architecture
     keep : collection of int
         The layers, counted from 0, that keep their f; in the others it is 0.
     stacked : int

@@ -67,12 +67,8 @@ class PaperTable:
 
     Parameters
     ----------
-    number : int
-    source : str
-    caption : str
     settings : dict of str to int
         What holds for the whole table, e.g. ``layers`` and ``h``.
-    columns : tuple of Column
     rows : tuple of tuple
         One cell per column; None where the paper prints a dash.
     architectures : tuple of str or None
@@ -80,7 +76,6 @@ class PaperTable:
         published.
     inferred : tuple of Inference
         Every other cell was read.
-    notes : tuple of str
     """
 
     number: int

@@ -241,7 +241,6 @@ def parameters_left(
 
     Parameters
     ----------
-    architecture : Architecture
     layers : collection of int, increasing
         The layers that stay; they are numbered anew.
     head : Head

@@ -32,11 +32,8 @@ class Round(Record):
 
     Parameters
     ----------
-    round : int
-    parameters : int
     flops : int
         Of one sequence of 128 tokens.
-    architecture : Architecture
     before, after_cut, recovered : HeldOut or TaskScores, optional
         Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
         1 measured before its cut, or what the network that went in says of itself.

@@ -79,7 +79,6 @@ def rotate_heads(
     Parameters
     ----------
     parameters : mapping of name to np.ndarray
-    architecture : Architecture
     moments : dict of str to np.ndarray, shape (a, width, width)
         For every layer i, ``queries{i}``, ``keys{i}`` and ``contexts{i}``: second moments over tokens.
 
@@ -126,7 +125,6 @@ def balance_heads(parameters: Parameters, architecture: Architecture) -> dict[st
     Parameters
     ----------
     parameters : mapping of name to np.ndarray
-    architecture : Architecture
 
     Returns
     -------
@@ -199,7 +197,6 @@ class DenseRegression:
             What the solution is drawn towards.
         bias : np.ndarray, shape (outputs,)
             The result where no token was counted.
-        ridge : float
         total : callable
             The sum of an array over the workers; by default there is one.
 
@@ -224,12 +221,7 @@ class DenseRegression:
 
 
 class ScaleRegression:
-    """The gamma and the beta of a LayerNorm, one regression for each unit.
-
-    Parameters
-    ----------
-    units : int
-    """
+    """The gamma and the beta of a LayerNorm, one regression for each unit."""
 
     def __init__(self, units: int):
         self._tokens = np.zeros(1)

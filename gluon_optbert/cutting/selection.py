@@ -113,7 +113,6 @@ def survivors(selections: Sequence[Selection], architecture: Architecture) -> tu
     ----------
     selections : sequence of Selection
         The first is one of `architecture`, each of the others of what the one before left.
-    architecture : Architecture
 
     Returns
     -------
@@ -153,8 +152,6 @@ def select_units(
     ----------
     scores : mapping of width key to np.ndarray, shape (width,)
         Alpha, or another measure of importance; its magnitude counts.
-    architecture : Architecture
-    cost : CostModel
     target : float
         In the cost model's unit.
     prune : str

@@ -37,7 +37,6 @@ def fold(
     ----------
     parameters : mapping of name to np.ndarray
         As `network_shapes` lists them.
-    architecture : Architecture
     alphas : mapping of width key to np.ndarray, shape (width,)
     head : Head
         What stands on the encoder.
@@ -110,10 +109,8 @@ def reordered(
     Parameters
     ----------
     parameters : mapping of name to np.ndarray
-    architecture : Architecture
     order : np.ndarray of int, shape (h,)
         Which unit comes first, and so on.
-    head : Head
     """
     selection, moved = Selection({'h': order}, 0, 0), {}
     for name, spec in parameter_table(architecture, head).items():
@@ -254,10 +251,8 @@ def cut_tokens(
     ----------
     parameters : mapping of name to np.ndarray
         As `network_shapes` lists them.
-    architecture : Architecture
     kept : np.ndarray of int, shape (tokens,)
         The numbers of the tokens that stay, in their new order; all different, at least one.
-    head : Head
 
     Returns
     -------

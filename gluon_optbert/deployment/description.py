@@ -118,9 +118,6 @@ class Deployment:
 
     Parameters
     ----------
-    architecture : Architecture
-    vocabulary : Vocabulary
-    head : Head
     kind : str
         What is computed, one of `KINDS`.
     precision : str
@@ -198,7 +195,6 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
 
     Parameters
     ----------
-    directory : Path
     needs : sequence of str
         Files that the manifest must vouch for beside the architecture and the vocabulary.
 

@@ -107,7 +107,6 @@ class OnnxEngine(Engine):
         The ONNX file.
     inputs : list of str
         The names of its inputs.
-    choice : ThreadChoice
     precision : str
         Of the file; or with OpenVINO ``bfloat16``, for the matrix products of a file in float32.
     """
@@ -302,7 +301,6 @@ def make_engine(
 
     Parameters
     ----------
-    directory : Path
     deployment : Deployment
         Its description.
     engine : str

@@ -209,12 +209,10 @@ def compare_onnx(
 
     Parameters
     ----------
-    path : Path
     names : sequence of str
         Of the file's inputs.
     network : OptBERTModel
         Of which the file computes all outputs or some.
-    saved : SavedModel
     kind : str
         What `network` computes.
     """
@@ -265,7 +263,6 @@ def export(
     ----------
     saved : SavedModel
         Its gates, if it has them, are folded into the export and their zeros cut.
-    output : Path
     head : str, optional
         The kind of the export: ``encoder`` for encoded tokens and pooled output, ``pretraining`` for the NSP
         and MLM scores as well, ``task`` for the scores of the model's own head. See `kind_of`.

@@ -71,8 +71,6 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, 
 
     Parameters
     ----------
-    architecture : Architecture
-    head : Head
     kind : str
         What is computed: ``encoder``, ``pretraining`` or ``task``.
     """
@@ -200,10 +198,8 @@ def write_hub_files(
 
     Parameters
     ----------
-    directory : Path
     config : mapping
         As `bert_config` or `transformers_config` give it.
-    vocabulary : Vocabulary
     max_length : int
         The number of positions of the network.
     """

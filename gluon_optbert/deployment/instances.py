@@ -170,12 +170,10 @@ def read_instances(
 
     Parameters
     ----------
-    path : Path
     head : Head
         For its task's columns: a file with a header that has them is read by them.
     labelled : bool
         Whether the right answers are read as well.
-    most : int, optional
     format : str, optional
         One of `FORMATS`; by default that of the file's ending, or a table with the columns of the head.
 

@@ -78,7 +78,6 @@ def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
 
     Parameters
     ----------
-    saved : SavedModel
     kind : str
         What is computed: ``encoder``, ``pretraining`` or ``task``.
     """

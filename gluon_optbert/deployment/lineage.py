@@ -94,7 +94,6 @@ def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
 
     Parameters
     ----------
-    saved : SavedModel
     directory : Path, optional
         The model directory, if the model was read from one.
     """

@@ -123,7 +123,6 @@ def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]
 
     Parameters
     ----------
-    head : Head
     whole, low : sequence of Prediction
         Of the same texts.
 

@@ -298,7 +298,6 @@ def write_card(
 
     Parameters
     ----------
-    directory : Path
     saved : SavedModel
         The model that was exported.
     kind : str

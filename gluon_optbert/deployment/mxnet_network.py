@@ -186,11 +186,9 @@ def inference_symbol(
 
     Parameters
     ----------
-    architecture : Architecture
     kind : str
         One of `KINDS`. ``encoder`` gives the encoded tokens and the pooled output, ``pretraining`` the scores
         of pre-training as well, ``task`` the scores of `head`.
-    head : Head
     precision : str
         ``float32``; ``bfloat16`` for the encoder's matrix products, all else stays float32; ``plain`` for
         float32 with the network's own widths and one operator for every product, which int8 is measured on.
@@ -241,8 +239,6 @@ def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, 
 
     Parameters
     ----------
-    staged : Path
-    deployment : Deployment
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them. They are padded with zeros to the widths of `computed`.
     """
@@ -338,7 +334,6 @@ def time_exports(
 
     Parameters
     ----------
-    architectures : mapping of key to Architecture
     batch, length : int
         Sequences, and tokens of each.
     repeats : int

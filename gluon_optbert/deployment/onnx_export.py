@@ -226,10 +226,8 @@ def onnx_model(
 
     Parameters
     ----------
-    architecture : Architecture
     kind : str
         One of `description.KINDS`, or `description.MASKED_LM`.
-    head : Head
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them.
     names : str

@@ -313,7 +313,6 @@ def write_onnx_files(
 
     Parameters
     ----------
-    directory : Path
     files : mapping of file name to precision
         Precisions are those of `onnx_in`.
     saved : SavedModel

@@ -171,7 +171,6 @@ def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> 
 
     Parameters
     ----------
-    architecture : Architecture
     feed : mapping of input name to np.ndarray
         ``input_ids`` and ``token_types`` of shape (batch, length), ``valid_length`` of shape (batch,).
     """

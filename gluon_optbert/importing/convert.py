@@ -213,7 +213,6 @@ def convert(
 
     Parameters
     ----------
-    source : Source
     seed : int
         Of the heads that the checkpoint lacks.
     recipe : mapping, optional

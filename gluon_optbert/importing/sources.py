@@ -44,9 +44,6 @@ class Source:
     ----------
     form : str
         A key of `name_maps.MAPS`.
-    architecture : Architecture
-    vocabulary : Vocabulary
-    head : Head
     arrays : dict of name to np.ndarray
         By the checkpoint's own names.
     skipped : tuple of str

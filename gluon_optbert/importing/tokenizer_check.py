@@ -99,7 +99,6 @@ def read_tokenizer(
 
     Parameters
     ----------
-    directory : Path
     given : Path, optional
         A vocabulary to take instead of the directory's own.
     as_is : bool

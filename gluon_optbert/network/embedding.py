@@ -75,7 +75,6 @@ def embedded(
     ----------
     states, valid_length, ops
         As of `pooled`.
-    embedding : Embedding
     dense : sequence of (weight, bias)
         As `dense_arrays` gives them; arrays of the kind of `states`.
 

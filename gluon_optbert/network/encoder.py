@@ -67,10 +67,8 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
 
     Parameters
     ----------
-    dims : LayerDims
     h : int
         Width of the residual stream.
-    settings : NetworkSettings
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -154,7 +152,6 @@ class OptFeedForward(HybridBlock):
         Width of the residual stream.
     eps : float
         The epsilon of its LayerNorm.
-    settings : NetworkSettings
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -219,12 +216,10 @@ class OptBERTEncoderCell(HybridBlock):
 
     Parameters
     ----------
-    dims : LayerDims
     h : int
         Width of the residual stream.
     eps : float
         The epsilon of its LayerNorms.
-    settings : NetworkSettings
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -278,11 +273,6 @@ class OptBERTEncoder(BERTEncoder):
     """GluonNLP's BERTEncoder with layers of any widths, and gates where the settings want them.
 
     Without gates and at base widths it has GluonNLP's parameter names and computes GluonNLP's numbers.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    settings : NetworkSettings
 
     Inputs:
         - **inputs** : embedded tokens, shape (length, batch, embedding width)

@@ -86,7 +86,6 @@ def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
     vector : Tensor, shape (units,)
     column : Tensor, shape (length, batch, 1)
         One number for each token; ones repeat the vector.
-    units : int
 
     Returns
     -------
@@ -113,7 +112,6 @@ def gated_by(F, data: Tensor, vector: Tensor | None, column: Tensor | None, unit
     vector : Tensor, shape (units,), or None
     column : Tensor, shape (length, batch, 1), or None
         Ones if there will be a backward pass.
-    units : int
     """
     if vector is None:
         return data
@@ -133,7 +131,6 @@ class StreamLayerNorm(nn.LayerNorm):
 
     Parameters
     ----------
-    units : int
     eps : float
         What is added to the variance.
     trainable : bool

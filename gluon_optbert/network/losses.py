@@ -63,10 +63,6 @@ class TaskLoss(HybridBlock):
     For several labels at a time it is the mean of the binary cross entropies of all labels. For tokens it is
     the mean of the cross entropies of an instance's tokens that have a label.
 
-    Parameters
-    ----------
-    head : Head
-
     Inputs:
         - **scores** : shape (batch, outputs), or (batch, length, outputs) where the head is not pooled
         - **labels** : shape (batch,); (batch, 2) for question answering; (batch, outputs), zeros and ones,

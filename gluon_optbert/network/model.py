@@ -74,11 +74,6 @@ class OptBERTModel(BERTModel):
     layers come before it. With ``output_relations`` the queries, keys and values of the last layer, shape
     (batch, length, a * k or a * v), come behind the states. With gates, alpha_h also multiplies the pooled
     units that the NSP head or a task's head reads, and the LayerNorm of the MLM head.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    settings : NetworkSettings
     """
 
     def __init__(
@@ -214,10 +209,8 @@ def build(
 
     Parameters
     ----------
-    architecture : Architecture
     parameters : mapping of name to np.ndarray, optional
         All of them, as `network_shapes` lists them.
-    settings : NetworkSettings
     seed : int
         Of the random initial weights.
     initial_std : float

@@ -74,7 +74,6 @@ def pretraining_losses(
     ----------
     model : OptBERTModel
         With the heads of pre-training.
-    loss : PretrainingLoss
     batch, rows, ctx
         As in `feed_of`.
     """
@@ -138,10 +137,6 @@ def build_open(saved: SavedModel, ctx: mx.Context | None = None) -> OptBERTModel
 @contextlib.contextmanager
 def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[dict[str, mx.nd.NDArray]]:
     """The first input and the first output of some blocks at their last pass.
-
-    Parameters
-    ----------
-    blocks : mapping of str to Block
 
     Yields
     ------
@@ -216,11 +211,8 @@ def squared_errors(
 
     Parameters
     ----------
-    whole, smaller : SavedModel
     kept : np.ndarray of int, shape (h of `smaller`,)
         Its hidden units among those of `whole`.
-    batches : iterable of Batch
-    ctx : mx.Context, optional
 
     Returns
     -------
@@ -248,11 +240,8 @@ def layer_norm_scales(
 
     Parameters
     ----------
-    whole : SavedModel
     kept : np.ndarray of int, shape (units,)
         The hidden units that stay.
-    batches : iterable of Batch
-    ctx : mx.Context, optional
 
     Returns
     -------

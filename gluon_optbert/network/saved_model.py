@@ -40,10 +40,8 @@ class SavedModel:
 
     Parameters
     ----------
-    architecture : Architecture
     parameters : dict of name to np.ndarray
         As `network_shapes` lists them.
-    vocabulary : Vocabulary
     recipe : dict
         The recipe of the run that wrote it.
     progress : Progress
@@ -90,8 +88,6 @@ def write_model(
 
     Parameters
     ----------
-    directory : Path
-    model : SavedModel
     replace : bool
         Whether to replace an existing directory.
     extra : mapping of file name to bytes, optional

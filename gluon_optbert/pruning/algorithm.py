@@ -92,7 +92,6 @@ def prune(recipe: PruneRecipe, *, workers: Workers | None = None, until: int | N
 
     Parameters
     ----------
-    recipe : PruneRecipe
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
     until : int, optional
@@ -249,13 +248,10 @@ class Run:
 
     Parameters
     ----------
-    objective : PruningObjective
-    cost : CostModel
     whole : float
         The cost of the network that came in.
     steps : pair of int
         Steps of a round's gate training and of its recovery, where its minutes are not stated.
-    reporter : Reporter
     """
 
     objective: PruningObjective
@@ -556,7 +552,6 @@ def fit_is_worse(
 
     Parameters
     ----------
-    run : Run
     networks : pair of SavedModel
         Before its layers were fitted, and after that.
     measured : pair of Measured, optional
@@ -587,7 +582,6 @@ def recover(
 
     Parameters
     ----------
-    run : Run
     start : SavedModel
         After the cut, or after its layers were fitted.
     measured : Measured, optional

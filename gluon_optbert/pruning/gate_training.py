@@ -129,7 +129,6 @@ class GateTraining(Objective):
     ----------
     inner : Objective
         Of a model with gates; only they are trained.
-    penalty : Penalty
     settling : Settling, optional
         When training may stop; without it, after the steps that it was told.
     select : callable
@@ -265,8 +264,6 @@ def train_alphas(
         Without gates.
     objective_of : callable
         The network with gates, and the phase → what they are trained on, without the penalty.
-    phase : Phase
-    settings : GateSettings
     cost : CostModel
         What beta is derived from.
     network : mapping
@@ -343,7 +340,6 @@ def train_gates(
     steps : int or Phase
         The number of steps, with batches of 256 instances. A `Phase` also sets the batch size, the seed, the
         first batch, logging and checkpoints.
-    settings : GateSettings
     cost : CostModel, optional
         What the prices are derived from; the number of parameters unless given.
     workers : Workers, optional

@@ -93,7 +93,6 @@ def check_predictions(
 
     Parameters
     ----------
-    cost : LatencyCost
     architectures : sequence of Architecture
         Of all rounds.
     times : mapping, optional
@@ -128,7 +127,6 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
 
     Parameters
     ----------
-    recipe : LatencyRecipe
     times : np.ndarray, optional
         Milliseconds of the recipe's networks, if they are known; measured otherwise.
 

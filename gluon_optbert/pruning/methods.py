@@ -45,10 +45,8 @@ class Cut:
     ----------
     model : SavedModel
         The network that is cut, without gates.
-    recipe : PruningRecipe
     number : int
         Of the round, from 1.
-    cost : CostModel
     target : float
         What the network may cost after the round, in the unit of `cost`.
     objective : PruningObjective
@@ -91,7 +89,6 @@ def relative(scores: Alphas, letters: str) -> Alphas:
 
     Parameters
     ----------
-    scores : Alphas
     letters : str
         Of those widths.
     """

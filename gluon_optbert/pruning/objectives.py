@@ -67,7 +67,6 @@ class EmbeddingProbe(Objective):
     ----------
     model : OptBERTModel
         Built with `OF_LAST_STATE`.
-    workers : Workers
     batches : callable
         The phase, and the number of the first batch → this worker's share of every batch.
     """
@@ -106,7 +105,6 @@ class PruningObjective:
         That of the run.
     start : SavedModel
         The network that is pruned, which is a teacher if the recipe wants one.
-    workers : Workers
 
     Attributes
     ----------
@@ -184,7 +182,6 @@ class PruningObjective:
         ----------
         model : OptBERTModel
             With gates, and with `gate_settings`.
-        phase : Phase
         match : Match
             Which states of the network that came in are left in the model.
         """

@@ -61,7 +61,6 @@ def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) 
         Without gates.
     batches : sequence of Batch
         This worker's share of the text.
-    workers : Workers
     """
     network = build_open(model, workers.context())
     sums: dict[str, np.ndarray] = {}
@@ -112,13 +111,10 @@ class _Repair:
 
     Parameters
     ----------
-    whole, cut : SavedModel
     selection : Selection
         The units of `whole` that stayed in `cut`.
-    batches : list of Batch
     directory : Path
         For the files.
-    workers : Workers
     """
 
     def __init__(

@@ -65,7 +65,6 @@ def unclear_below(
 
     Parameters
     ----------
-    before, after : HeldOut or TaskScores, optional
     error : float, optional
         The standard error of their difference, where it is known; else they count as measured on different
         instances.
@@ -150,7 +149,6 @@ def gates_record(
 
     Parameters
     ----------
-    trained : TrainedGates
     selection : Selection
         What they decided.
     prune : str
@@ -253,8 +251,6 @@ def readable(
 
     Parameters
     ----------
-    rows : sequence of Round
-    recipe : PruningRecipe
     gates, embeddings : sequence of dict
         Of the rounds that have such records.
     trimmed : mapping, optional
@@ -311,8 +307,6 @@ def write_report(
 
     Parameters
     ----------
-    rows : sequence of Round
-    recipe : PruningRecipe
     cost : CostModel
         That of the recipe.
     start, whole : Architecture

@@ -362,7 +362,6 @@ def one_round_of(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Wor
         Of the round, from 1.
     ladder : Path
         The directory for the rounds before it.
-    workers : Workers
 
     Returns
     -------
@@ -411,7 +410,6 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
 
     Parameters
     ----------
-    recipe : SearchRecipe
     workers : Workers, optional
         Those of this job; by default those that the environment names.
 

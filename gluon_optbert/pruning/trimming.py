@@ -52,7 +52,6 @@ class Trimmed:
 
     Parameters
     ----------
-    model : SavedModel
     before : Architecture
         Of the whole network.
     splits : Splits
@@ -148,7 +147,6 @@ def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimR
 
     Parameters
     ----------
-    trimmed : Trimmed
     recipe : mapping
         With ``model`` and ``text``, at least.
     model : Path

@@ -79,8 +79,6 @@ class Network:
 
     Parameters
     ----------
-    label : str
-    architecture : Architecture
     inferred : frozenset of (int, str)
         Layers, counted from 0, and letters whose width is not certain.
     """
@@ -108,9 +106,6 @@ class Run:
 
     Parameters
     ----------
-    path : Path
-    label : str
-    rounds : tuple of Round
     task : str
         What a fine-tuned network was pruned for; empty if the run does not say, and for pre-training.
     made : mapping
@@ -372,15 +367,12 @@ class Measured:
 
     Parameters
     ----------
-    label : str
-    architecture : Architecture
     directory : Path, optional
         A model directory, perhaps without its weights.
     mlm_loss : float, optional
         On held-out text, in nats per masked token.
     scores : mapping of str to Score
         By task and metric: ``SST-2 accuracy``.
-    latency_ms : float, optional
     model_sha256 : str, optional
         The checksum of the weights, where a result of fine-tuning has said it.
     base : str, optional
@@ -523,7 +515,6 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
 
     Parameters
     ----------
-    networks : sequence of Measured
     label : str
         Of a network that only this result knows.
     result : mapping

@@ -96,7 +96,6 @@ def chapter(
 
     Parameters
     ----------
-    path : Path
     label : str
         The title.
     readers : sequence of Reader

@@ -48,7 +48,6 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Marku
 
     Parameters
     ----------
-    networks : sequence of Measured
     timing : Timing
         Of the times of the networks, if they have some.
     """

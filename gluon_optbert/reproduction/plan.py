@@ -91,8 +91,6 @@ class Plan:
 
     Parameters
     ----------
-    recipe : TableRecipe
-    base : SavedModel
     pruning : PruneRecipe
         What the pruning runs have in common, with the steps of a round.
     networks : tuple of Network
@@ -432,7 +430,6 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
 
     Parameters
     ----------
-    recipe : TableRecipe
     workers : Workers, optional
         Those of this job; by default those that the environment names.
 

@@ -73,7 +73,6 @@ class Entry:
         In percent, by seed; empty if there are none.
     state : str
         ``done``, `NOT_RUN` or `NOT_REACHABLE`.
-    published : Cell
     majority : float, optional
         The score of always giving the majority class, in percent; None where no result says it.
     """
@@ -106,7 +105,6 @@ class ResultRow:
 
     Parameters
     ----------
-    name : str
     entries : mapping of str to Entry
         By column.
     parameters : int, optional

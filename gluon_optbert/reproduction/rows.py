@@ -197,7 +197,6 @@ class Row:
     ----------
     name : str
         As printed.
-    maker : Maker
     share : float, optional
         Of the base's parameters, at most.
     architecture : Architecture, optional

@@ -34,7 +34,6 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
 
     Parameters
     ----------
-    plan : Plan
     workers : Workers, optional
         Those of this job; by default those that the environment names.
 

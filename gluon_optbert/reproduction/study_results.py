@@ -47,10 +47,8 @@ class Difference:
 
     Parameters
     ----------
-    mean : float
     error : float, optional
         Standard error; None of a single seed whose instances are not known.
-    seeds : int
     """
 
     mean: float

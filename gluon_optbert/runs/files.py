@@ -97,7 +97,6 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Parameters
     ----------
-    output : Path
     replace : bool
         Whether a directory that is there gives way.
 
@@ -234,7 +233,6 @@ def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
 
     Parameters
     ----------
-    output : Path
     ranks : Ranks, optional
         The workers of a job; the first one takes the lock for all.
 

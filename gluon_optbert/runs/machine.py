@@ -147,7 +147,6 @@ def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002)
     ----------
     load : Path
         A file as ``/proc/loadavg``; without it, 0.
-    samples : int
     pause : float
         Seconds between two.
     """
@@ -191,7 +190,6 @@ class ThreadChoice:
 
     Parameters
     ----------
-    threads : int
     cores : int
         Physical cores that this process may use: its affinity and the quota of its control groups count.
     others : int

@@ -38,7 +38,6 @@ class RunDirectory(Generic[T]):
 
     Parameters
     ----------
-    recipe : dataclass with ``output`` and ``resume``
     read : callable, optional
         Reads what a finished run has left at its output; its result is `result`. Given by runs that work
         beside their output.

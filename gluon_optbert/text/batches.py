@@ -59,14 +59,12 @@ def stream(
 
     Parameters
     ----------
-    shards : Shards
     batch_size : int
         Of the global batch, a multiple of `workers`.
     seed : int
         The order of an epoch follows from it and the epoch's number alone.
     start : int
         Global batches already consumed; what they held is skipped without reading it.
-    rank, workers : int
     epochs : int, optional
         Without it the stream has no end. With it the last batch is filled up with instances of weight zero.
     read_ahead : int

@@ -150,8 +150,6 @@ def make_instances(
 
     Parameters
     ----------
-    tokens : Tokens
-    spec : InstanceSpec
     generator : np.random.RandomState
         Of all random numbers.
     continues : np.ndarray of bool, shape (vocabulary_size,)

@@ -112,7 +112,6 @@ class Survey:
     ----------
     files, layouts : tuple
         Every file, and its layout.
-    documents, characters : int
     held_out : frozenset of int
         Numbers of documents.
     counts : mapping of str to Counter
@@ -432,7 +431,6 @@ def make_shards(
 
     Parameters
     ----------
-    recipe : ShardRecipe
     progress : callable, optional
         Called with the characters done and the characters in all.
     say : callable

@@ -212,7 +212,6 @@ class Shards:
         ----------
         directory : Path
             What pretrain/make_shards.py wrote.
-        split : 'train' or 'heldout'
         vocabulary_hash : str, optional
             That of the model; shards of another vocabulary are refused.
         verify : bool

@@ -43,7 +43,6 @@ class AddedToken(BaseModel):
 
     Parameters
     ----------
-    content : str
     single_word : bool
         Whether it is found only where no letter or digit touches it.
     lstrip, rstrip : bool
@@ -72,7 +71,6 @@ class TokenizerSettings(BaseModel):
 
     Parameters
     ----------
-    lowercase, strip_accents : bool
     clean_text : bool
         Whether control characters are dropped.
     handle_chinese_chars : bool
@@ -82,7 +80,6 @@ class TokenizerSettings(BaseModel):
         `tokenizers` does not.
     max_input_chars_per_word : int
         A longer word is [UNK].
-    added_tokens : tuple of AddedToken
     as_is : str
         Where the checkpoint's own tokenizer reads text otherwise, if it was imported all the same.
     """
@@ -205,7 +202,6 @@ def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Voca
 
     Parameters
     ----------
-    path : Path
     files : collection of str, optional
         The files beside it that count; by default all.
 
@@ -300,7 +296,6 @@ def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 
 
     Parameters
     ----------
-    vocab : Vocabulary
     stated : bool, optional
         What the user says.
     source : object

@@ -51,7 +51,6 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
 
     Parameters
     ----------
-    vocab : Vocabulary
     words : mapping of str to int
         The words of the text and their counts, see `count_words`.
     count : int

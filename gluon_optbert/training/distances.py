@@ -75,7 +75,6 @@ def directions_of(states: mx.nd.NDArray, valid_length: np.ndarray, embedding: Em
         Of the last layer.
     valid_length : np.ndarray, shape (batch,)
         Tokens before the padding.
-    embedding : Embedding
 
     Returns
     -------
@@ -99,7 +98,6 @@ def similarity_difference(
         Embeddings of length 1; h may differ.
     weights : NDArray, shape (batch,)
         1, or 0 for an instance that fills a batch up.
-    workers : Workers
 
     Returns
     -------

@@ -75,7 +75,6 @@ class Teacher:
     ----------
     saved : SavedModel
         With the heads of pre-training or that of a task, and without gates.
-    workers : Workers
     precision : str
         Of the encoder's matrix products.
     heads : bool
@@ -186,7 +185,6 @@ class Match:
             The hidden units that stayed.
         stayed : sequence of int
             The layers that stayed.
-        teacher_layers : int
         """
         nearest = [int(np.argmin(np.abs(np.asarray(stayed) - i))) for i in range(teacher_layers)]
         return cls(np.asarray(units), tuple(nearest))
@@ -255,11 +253,8 @@ class TeacherStates:
 
     Parameters
     ----------
-    teacher : Teacher
-    match : Match
     batch : Batch
         This worker's share of the batch on which the variances of the teacher's states are measured.
-    workers : Workers
     passes : int
         That the share is split into.
     """
@@ -335,10 +330,6 @@ class Taught(Objective):
         ----------
         own : mapping of str to float
             The objective's own parts of the loss, which come first, and their weights.
-        teacher : Teacher
-        match : Match
-        weights : Weights
-        phase : Phase
         """
         parts = {
             'scores': weights.scores,
@@ -410,7 +401,6 @@ class Distillation(Taught, Pretraining):
     *args
         As of `Pretraining`; the model's settings have the `Weights.output`, and the shards have the teacher's
         vocabulary.
-    weights : Weights
     **more
         ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
     """

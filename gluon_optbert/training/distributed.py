@@ -59,7 +59,6 @@ class Guard:
 
     Parameters
     ----------
-    rank, size : int
     patience : float
         Seconds that are waited at least; see `limit`.
     """

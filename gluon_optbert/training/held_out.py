@@ -44,7 +44,6 @@ def losses_of(
 
     Parameters
     ----------
-    model : OptBERTModel
     shards : Shards
         Of the held-out split.
     batch_size : int

@@ -35,7 +35,6 @@ class Reporter:
     ----------
     path : Path, optional
         The file; without it records are shown and not written.
-    workers : Workers
     """
 
     def __init__(self, path: Path | None, workers: Workers):
@@ -136,7 +135,6 @@ def backward(
 
     Parameters
     ----------
-    objective : Objective
     parameters : mapping of name to Parameter
         As `collect_gradients` left them.
     scale : float
@@ -271,12 +269,8 @@ def train(
 
     Parameters
     ----------
-    objective : Objective
-    optimizer : Optimizer
     schedule : callable
         The number of steps done → the learning rate.
-    phase : Phase
-    reporter : Reporter
     states : Path, optional
         The directory of checkpoints; without it there are none, and nothing to go on from.
 
@@ -351,8 +345,6 @@ def steps_within(
 
     Parameters
     ----------
-    seconds : float
-    objective : Objective
     optimizer : Optimizer
         Neither can be trained with afterwards: the moments have changed.
     phase : Phase

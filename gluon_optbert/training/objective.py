@@ -22,7 +22,6 @@ class Phase:
     ----------
     name : str
         For metrics and messages, e.g. ``recovery``.
-    steps : int
     batch_size : int
         Instances a step over all workers.
     batch_tokens : int
@@ -68,11 +67,6 @@ class Phase:
 
 class Objective:
     """Batches, the losses that a phase makes small, and measurements on held-out data.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-    workers : Workers
 
     Attributes
     ----------

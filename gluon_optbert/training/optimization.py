@@ -157,7 +157,6 @@ class Optimizer:
         What is trained.
     name : str
         One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's, ``adamw`` the same with the moments' bias corrected.
-    weight_decay : float
     beta2 : float, optional
         Decay of the average of squared gradients; the optimizer's own unless given.
     decayed : collection of str

@@ -38,8 +38,6 @@ class Pretraining(Objective):
 
     Parameters
     ----------
-    model : OptBERTModel
-    workers : Workers
     shards : Shards
         To train on.
     heldout : Shards, optional
@@ -100,7 +98,6 @@ def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progr
 
     Parameters
     ----------
-    recipe : PretrainRecipe
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
 

@@ -206,8 +206,6 @@ def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, n
 
     Parameters
     ----------
-    shards : mapping of split to Shards
-    architecture : Architecture
     name : str
         Of the network, for the message.
 
