@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -113,7 +112,7 @@ def verify(argv=None):
         table,
     )
     from ..deployment.verify import verify as run
-    from ..runs.files import new_output, refuse_existing, write_file
+    from ..runs.files import new_output, refuse_existing, write_json
     from ..runs.machine import origin_here, origin_warnings
     from ..runs.recipe import read_yaml
     from ..runs.run_directory import RECIPE
@@ -139,7 +138,7 @@ def verify(argv=None):
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
         values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}
         with new_output(recipe.output):
-            write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
+            write_json(recipe.output, values)
     model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
     beside = ' or rounding' if described_rounding(rows) else ''
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')

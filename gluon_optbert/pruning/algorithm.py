@@ -44,7 +44,7 @@ from ..finetuning.distillation import SELECTION, match_after
 from ..network.model import read_parameters
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
 from ..runs.display import Display, doing
-from ..runs.files import read_json, running, sha256, write_file
+from ..runs.files import read_json, running, sha256, write_file, write_json
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress, TaskScores
 from ..runs.run_directory import RunDirectory, State
@@ -216,7 +216,7 @@ def forget(output: Path, numbers: Collection[int]) -> None:
             'sha256': sha256(directory / MODEL / WEIGHTS),
             **Round.of(read_model(directory / MODEL), number).to_dict(),
         }
-        write_file(directory / FORGOTTEN, (json.dumps(record, indent=1) + '\n').encode())
+        write_json(directory / FORGOTTEN, record)
         for name in STAGES:
             shutil.rmtree(directory / name, ignore_errors=True)
 
@@ -497,8 +497,7 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
     with run.doing('selecting units', number):
         record = gates_record(trained, method.select(cut, trained.scores), recipe.prune, halves)
     if workers.first:
-        text = json.dumps({'round': number, **record}, indent=1) + '\n'
-        write_file(directory / GATES, text.encode())
+        write_json(directory / GATES, {'round': number, **record})
     return trained
 
 
@@ -525,7 +524,7 @@ def select(run: Run, current: SavedModel, scores: Alphas, number: int) -> Select
         story['multiple_of'] = {'units': recipe.multiple_of, 'cost_below_plain_selection': below}
     run.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if run.workers.first:
-        write_file(run.directory(number) / SELECTION, (json.dumps(story, indent=1) + '\n').encode())
+        write_json(run.directory(number) / SELECTION, story)
     return selection
 
 
@@ -649,7 +648,7 @@ def plan_recovery(run: Run, start: SavedModel, number: int) -> None:
             steps, each = steps_within(seconds, *_recovery(run, start, phase, number), phase)
         record = {'minutes': run.recipe.minutes, 'seconds_a_step': each, 'steps': steps}
         if workers.first:
-            write_file(path, (json.dumps(record, indent=1) + '\n').encode())
+            write_json(path, record)
     workers.barrier(f'planned.{number}')
 
 
@@ -680,8 +679,8 @@ def write_embeddings(run: Run, networks: Mapping[str, SavedModel | None], number
         for name, saved in networks.items()
         if saved is not None
     }
-    text = json.dumps({'round': number, 'instances': len(before), **record}, indent=1) + '\n'
-    write_file(run.directory(number) / EMBEDDINGS, text.encode())
+    values = {'round': number, 'instances': len(before), **record}
+    write_json(run.directory(number) / EMBEDDINGS, values)
 
 
 def read_ranking(directory: Path, architecture: Architecture) -> tuple[Alphas, Alphas]:

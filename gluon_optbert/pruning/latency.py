@@ -4,7 +4,6 @@ their times.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import latency_ms, random_feed
-from ..runs.files import new_output, write_file
+from ..runs.files import new_output, write_json
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
 
@@ -143,7 +142,7 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
     """
     with new_output(recipe.output):
         result = _calibrated(recipe, times)
-        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+        write_json(recipe.output, result)
     return result
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..architecture.parameters import LETTERS, Alphas
 from ..architecture.rounds import ROUNDS, Round
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
-from ..runs.files import read_json, write_file
+from ..runs.files import read_json, write_file, write_json
 from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
@@ -319,7 +318,7 @@ def write_report(
     records = {ROUNDS: [row.to_dict() for row in rows], 'times.json': times, 'latency.json': latency}
     for name, values in records.items():
         if values is not None:
-            write_file(output / name, (json.dumps(values, indent=1) + '\n').encode())
+            write_json(output / name, values)
     trimmed = {
         'tokens': (whole.vocab_size, start.vocab_size),
         'millions': [ParameterCost().cost(one) / 1e6 for one in (whole, start)],

@@ -18,7 +18,7 @@ from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
 from ..architecture.rounds import Round, read_rounds
 from ..runs.display import markdown_table
-from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
+from ..runs.files import MANIFEST, checked, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
 from ..runs.progress import GATES, HeldOut, TaskScores, difference_error, score_text
 from ..runs.recipe import load_yaml
@@ -304,13 +304,7 @@ def read_records(run: Run) -> list[GateRecord]:
         If a file is no such record.
     """
     paths = [run.path / f'round-{row.round}' / GATES for row in run.rounds[1:]]
-    records = []
-    for path in filter(Path.is_file, paths):
-        try:
-            records.append(GateRecord.model_validate_json(path.read_bytes()))
-        except pydantic.ValidationError as error:
-            raise ValueError(f'{path}: not a record of gates ({error!s:.200})') from error
-    return records
+    return [checked(GateRecord, read_json(path), source=path) for path in filter(Path.is_file, paths)]
 
 
 # Networks beside each other

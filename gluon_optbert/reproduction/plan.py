@@ -29,7 +29,7 @@ from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_direc
 from ..network.saved_model import SavedModel
 from ..pruning.objectives import check_heads, read_start
 from ..pruning.recipe import PruneRecipe
-from ..runs.files import write_file
+from ..runs.files import write_file, write_json
 from ..runs.recipe import RecipeError, fill, overridden, read_yaml, to_dict
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
@@ -268,7 +268,7 @@ class Plan:
         if self.file is not None:
             write_file(directory / 'study.yaml', Path(str(self.recipe.study)).read_bytes())
         name = TABLE_PLAN if self.file is None else STUDY_PLAN
-        write_file(directory / name, (json.dumps(self.to_dict(), indent=1) + '\n').encode('utf-8'))
+        write_json(directory / name, self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Facts that rendering needs beside the results."""

@@ -118,7 +118,9 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
     with _lock_of(partial):
         try:
             yield partial
-            os.chmod(partial, 0o777 & ~_umask())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(partial, 0o777 & ~mask)
             for folder, _, names in os.walk(partial):
                 for name in (*names, '.'):
                     _flush(Path(folder, name))
@@ -183,10 +185,9 @@ def write_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_json(path: Path, values: Any) -> None:
+    """Write values as JSON for people, too, as `write_file` writes."""
+    write_file(path, (json.dumps(values, indent=1) + '\n').encode())
 
 
 def _flush(path: Path) -> None:

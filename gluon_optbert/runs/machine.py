@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from .. import __version__
-from .files import write_file
+from .files import write_json
 
 PROC, SYSTEM = Path('/proc/self'), Path('/sys/devices/system/cpu')
 
@@ -377,4 +377,4 @@ def note_origin(directory: Path, *, workers: int) -> None:
     entries = _entries(directory)  # none in a new run, and in one that an earlier version began
     now = {**origin_here(), 'workers': workers}
     if now not in entries[-1:]:
-        write_file(Path(directory) / ORIGIN, (json.dumps([*entries, now], indent=1) + '\n').encode())
+        write_json(Path(directory) / ORIGIN, [*entries, now])

@@ -77,5 +77,5 @@ def test_page_of_a_round_without_its_gates_shows_their_record(tmp_path):
 )
 def test_a_damaged_record_is_named(tmp_path, change):
     run = run_with(tmp_path / 'run', **change)
-    with pytest.raises(ValueError, match='gates.json: not a record of gates'):
+    with pytest.raises(ValueError, match='gates.json: '):
         read_records(run)
