@@ -10,7 +10,7 @@ from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
-from ..text.tokenizer import AddedToken, Vocabulary, settings_of, vocabulary_bytes
+from ..text.tokenizer import SPECIAL, AddedToken, Vocabulary, settings_of, vocabulary_bytes
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
 CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
@@ -19,13 +19,6 @@ DROPOUT = 0.1  # of fine-tuning, BERT's
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
-SPECIAL = {
-    'unk_token': '[UNK]',
-    'sep_token': '[SEP]',
-    'pad_token': '[PAD]',
-    'cls_token': '[CLS]',
-    'mask_token': '[MASK]',
-}
 # The classes of Transformers by what an export computes, or by the kind of the head of its task. They follow
 # `Bert` for plain widths and `OptBert` for uneven ones.
 CLASSES = {

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from ..runs.files import checked, read_json
 from ..text.tokenizer import (
+    SPECIAL,
     AddedToken,
     TokenizerSettings,
     Vocabulary,
@@ -28,8 +29,6 @@ from .vocabularies import TOKENIZER, tokens_beside
 
 CONFIG, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
 AS_IS = 'as-is'
-SPECIAL = {'unk_token': '[UNK]', 'sep_token': '[SEP]', 'pad_token': '[PAD]', 'cls_token': '[CLS]'}
-SPECIAL['mask_token'] = '[MASK]'
 _PROBE = Path(__file__).with_name('probe.json')
 _PLACE = '{added}'  # stands for every added token in a line of the probe
 _LONGEST_WORD = 100  # of Transformers, where no file says it

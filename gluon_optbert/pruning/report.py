@@ -19,12 +19,11 @@ from ..architecture.rounds import ROUNDS, Round
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
 from ..runs.files import read_json, write_file, write_json
-from ..runs.progress import CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
+from ..runs.progress import CLEAR, CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
 
-CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
 EMBEDDINGS = 'embeddings.json'  # of a round
 FORGOTTEN = 'forgotten.json'  # of one whose networks were removed
 

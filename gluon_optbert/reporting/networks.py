@@ -15,18 +15,16 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
-from ..architecture.parameters import ALPHA_H
+from ..architecture.parameters import ALPHA_H, LETTERS
 from ..architecture.rounds import Round, read_rounds
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, checked, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
-from ..runs.progress import GATES, HeldOut, TaskScores, difference_error, score_text
+from ..runs.progress import CLEAR, GATES, HeldOut, TaskScores, difference_error, score_text
 from ..runs.recipe import load_yaml
 
-LETTERS = 'hakvf'
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
 WEIGHTS = 'model.params'  # of a model directory
-CLEAR = 2  # standard errors of a correlation: chance stays within so many in 95 of 100 cases
 # Of the recipe of a pruning run: the method, and what has to be equal for networks to be compared.
 ALIKE = (
     *('shards', 'data', 'labels', 'limit', 'max_length', 'evaluation_limit', 'alpha_steps', 'steps'),

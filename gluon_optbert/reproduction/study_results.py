@@ -22,11 +22,10 @@ from ..reporting.figures import STYLE, look, save
 from ..reporting.figures import plain as plain_text
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
-from ..runs.progress import MARK, exceeds
+from ..runs.progress import CLEAR, MARK, exceeds
 from .results import NOT_RUN, Results, columns_of, render, result_row, score_name
 from .rows import BASE, BESIDE, FORMAT, STUDY_PLAN, TABLES, row_names, size_name, slug_of, task_names
 
-CLEAR = 2  # standard errors that a difference is seen from
 # What the paper's tables say of the order of its rows, the better one first.
 ORDERS = (
     ('optBERT-all', 'optBERT-h'),

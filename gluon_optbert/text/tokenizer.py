@@ -28,6 +28,9 @@ from ..runs.files import checked, read_json
 log = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+# by Transformers' names
+SPECIAL = {'unk_token': '[UNK]', 'sep_token': '[SEP]', 'pad_token': '[PAD]', 'cls_token': '[CLS]'}
+SPECIAL['mask_token'] = '[MASK]'
 CONTINUATION = '##'
 SETTINGS = 'tokenizer_settings.json'  # beside a vocabulary, where its tokens do not say how text is read
 _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
