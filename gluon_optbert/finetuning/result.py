@@ -42,7 +42,7 @@ class SeedRun(Record):
     seed: int
     epochs: tuple[Epoch, ...]
     kept_epoch: int
-    scores: Mapping[str, float]
+    scores: Mapping[str, int | float]
     seconds: float
     right: Mapping[str, str] | None = None
 
@@ -117,7 +117,7 @@ class FineTuningResult:
     runs: tuple[SeedRun, ...]
     recipe: Mapping[str, Any]
     origin: Mapping[str, Any]
-    majority: Mapping[str, float] | None = None
+    majority: Mapping[str, int | float] | None = None
     tried: tuple[RateRuns, ...] = ()
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

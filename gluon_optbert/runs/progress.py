@@ -215,7 +215,7 @@ class Epoch(Record):
 
     epoch: int
     step: int
-    scores: Mapping[str, float]
+    scores: Mapping[str, int | float]
 
 
 @dataclass(frozen=True)
