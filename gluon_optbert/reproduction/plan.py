@@ -171,7 +171,7 @@ class Plan:
     def how(self, row: Row) -> str:
         """Words for the making of a row; with its steps of gates where they are not those of the others."""
         own = pruning_of(self.recipe, self.base, self.file, row.maker)
-        if own.alpha_steps == self.pruning.alpha_steps:
+        if not row.maker.trains_gates or own.alpha_steps == self.pruning.alpha_steps:
             return row.maker.sentence()
         most = 'at most ' if own.alpha_steps == 'auto' else ''
         return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'

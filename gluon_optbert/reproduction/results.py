@@ -215,7 +215,7 @@ def result_row(
             name: Entry(scores[name], 'done' if scores[name] else absent, record.get(name), majority[name])
             for name in scores
         },
-        every[0].parameters if every else None,
+        next((one[-1].parameters for one in results.values()), None),
         record.get('parameters_m'),
         {task: tuning_text(one[-1]) for task, one in results.items()},
         sum(result.seconds for result in every),

@@ -132,16 +132,6 @@ def test_every_flipped_bit_of_the_manifest_is_found(damaged):
             read_model(damaged)
 
 
-def test_manifest_of_an_earlier_version_has_no_digest(damaged):
-    """It is read, and the values of one with a digest as well."""
-    path, wanted = damaged / 'manifest.json', read_model(damaged)
-    values = json.loads(path.read_text())
-    digest = values.pop('sha256')
-    assert len(digest) == 64
-    path.write_text(json.dumps(values, indent=1) + '\n')
-    assert_equal(read_model(damaged), wanted)
-
-
 @pytest.mark.parametrize('name', ['../vocab.txt', 'a\nb'])
 def test_manifest_names_plain_files_alone(damaged, name):
     manifest = json.loads((damaged / 'manifest.json').read_text())
