@@ -147,7 +147,7 @@ def test_module_imports_what_its_room_may(name):
 
 def test_imports_are_found_in_every_spelling():
     """The reader of imports itself: relative, absolute, in a function, of the package's own names."""
-    assert {'runs.files.write_file', '__version__'} <= imports('runs.machine')[0]
+    assert {'runs.files.write_json', '__version__'} <= imports('runs.machine')[0]
     assert {'runs'} <= rooms_of('text.make_shards')
     assert 'horovod' in imports('training.distributed')[1]
     assert 'tokenizers' in imports('text.tokenizer')[1]
