@@ -104,7 +104,7 @@ class TaughtFineTuning(Taught, FineTuning):
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, _FIELDS, rows=rows, ctx=self.workers.context())
-        lengths = () if self.model.head.pooled else (feed['valid_length'],)
+        lengths = (feed['valid_length'],) if self.model.head.kind == 'question_answering' else ()
         outputs = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS)))
         scores = outputs.heads[-1]
         taught = self.taught(

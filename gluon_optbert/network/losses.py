@@ -68,7 +68,7 @@ class TaskLoss(HybridBlock):
         - **labels** : shape (batch,); (batch, 2) for question answering; (batch, outputs), zeros and ones,
           for several labels; (batch, length), -1 for no label, for tokens
         - **weights** : shape (batch,)
-        - **valid_length** : shape (batch,), where the head is not pooled
+        - **valid_length** : shape (batch,), for question answering
 
     Outputs:
         - **loss** : shape (1,), float32

@@ -22,6 +22,7 @@ from gluon_optbert.serving.bodies import body_of, instances_of
 from gluon_optbert.serving.settings import ServiceSettings
 from gluon_optbert.tasks.examples import labels_of, read_examples, task_of_head
 
+pytestmark = pytest.mark.filterwarnings('error:.*is not used by any computation')  # of MXNet
 FIRST, THIRDS = set(LETTERS[:9]), ('first', 'middle', 'rest')
 
 
