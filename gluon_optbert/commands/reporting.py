@@ -162,9 +162,11 @@ def table(argv=None):
     recipe = parse(TableRecipe, argv, description=table.__doc__, example=line('optbert-table', *words))
     workers, is_study = Workers(), recipe.study is not None
     if not recipe.render:
-        planned = plan(recipe, workers=workers)
+        with doing('reading the base and the data', quiet=not workers.first):
+            planned = plan(recipe, workers=workers)
         if is_study or recipe.dry_run:
-            estimate = readable(planned, Times(planned.base, workers))
+            with doing('measuring some steps', quiet=not workers.first):
+                estimate = readable(planned, Times(planned.base, workers))
             if workers.first:
                 print(estimate, flush=True)
         if recipe.dry_run:
