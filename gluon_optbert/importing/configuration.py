@@ -30,7 +30,6 @@ WIDTHS = {
 }
 # What a configuration may say of the rest; a field that is not there has the first value.
 FIXED = {
-    'model_type': ('bert',),
     'hidden_act': ('gelu', 'gelu_python'),
     'position_embedding_type': ('absolute',),
     'is_decoder': (False,),
@@ -58,17 +57,19 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architectu
     ValueError
         With everything that is wrong with the configuration; at most `MOST_SAID` problems.
     """
-    uneven = config.get('model_type') == UNEVEN
+    kind = config.get('model_type', 'bert')
+    uneven = kind == UNEVEN
+    if kind not in ('bert', UNEVEN):  # all else follows from it
+        raise ValueError(f'{source}: model_type is {kind!r:.80}, and networks of the type bert are read')
     problems = [
         problem
         for name, most in WIDTHS.items()
         if not (uneven and name in PER_LAYER)
         for problem in _outside(name, config.get(name), 1, most)
     ]
-    fixed = {**FIXED, 'model_type': (UNEVEN,)} if uneven else FIXED
     problems += [
         f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}'
-        for name, values in fixed.items()
+        for name, values in FIXED.items()
         if config.get(name, values[0]) not in values
     ]
     eps = config.get('layer_norm_eps', LAYER_NORM_EPS)

@@ -304,7 +304,7 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
     'outputs, changes, said',
     [
         (None, {'hidden_act': 'relu', 'vocab_size': 'many'}, 'vocab_size must .*hidden_act must'),
-        (None, {'model_type': 'roberta'}, 'model_type'),
+        (None, {'model_type': 'gpt2', 'hidden_size': None}, "config.json: model_type is 'gpt2', and [^;]*$"),
         (None, {'layer_norm_eps': 1.0}, 'layer_norm_eps'),
         (None, {'hidden_size': None}, 'hidden_size'),
         (None, {'num_hidden_layers': 10**9}, 'num_hidden_layers'),
