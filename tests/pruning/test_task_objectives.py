@@ -1,6 +1,7 @@
 """Pruning of fine-tuned networks: every kind of head, exact cuts, resuming, and bad input."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 import warnings
@@ -429,7 +430,8 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
 
 @pytest.mark.parametrize('lines, held', [(40, 10), (80, 10), (300, 15)])
 def test_enough_sentences_are_held_out_for_their_pairs(place, models, tmp_path, lines, held):
-    (tmp_path / 'text.txt').write_text('\n'.join(text for text, _ in sentences(lines, 5)) + '\n')
+    texts = map(' '.join, itertools.permutations('abcdefghijklmnopqrst', 2))  # none twice
+    (tmp_path / 'text.txt').write_text('\n'.join(itertools.islice(texts, lines)) + '\n')
     more = {'data': str(tmp_path / 'text.txt'), 'max_length': 3}
     for limit, wanted in ((None, held), (12, min(12, held))):
         recipe = recipe_for(place, models, 'sentences', tmp_path / 'run', **more, evaluation_limit=limit)
