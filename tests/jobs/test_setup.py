@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ['Makefile', 'constraints.txt', 'setup.py', 'gluon_optbert/runs/programs.py']
-TREE += ['tools/setup/choose_python.sh', 'tools/setup/install.py']
+TREE += [f'tools/setup/{name}' for name in ('choose_python.sh', 'install.py', 'horovod.cmake')]
 BASE_PYTHON = Path(sys.base_prefix, 'bin', 'python{}.{}'.format(*sys.version_info))
 
 
@@ -155,14 +155,16 @@ def test_each_missing_thing_has_a_line(tree, commands):
 
 
 class Pretended:
-    """Stands in for running commands: an interpreter appears, nothing is fetched; call `fatal` fails."""
+    """Stands in for running commands: an interpreter appears, nothing is fetched; a call with the word
+    `fatal` fails.
+    """
 
     def __init__(self, script, fatal=None):
         self.script, self.fatal, self.calls = script, fatal, []
 
     def __call__(self, *words, cwd=None, **variables):
         self.calls.append(' '.join(map(str, words)))
-        if len(self.calls) == self.fatal:
+        if self.fatal in words:
             raise self.script.StepFailed('no network')
         if 'venv' in words:
             self.script.PYTHON.parent.mkdir(parents=True)
@@ -188,7 +190,7 @@ def steps_of(script, capsys):
     return status, said
 
 
-ALL = ['making', 'installing', 'building', 'trying']
+ALL = ['making', 'fetching', 'installing', 'building', 'trying']
 
 
 def test_installation_is_made_once_and_anew_where_something_has_changed(script, tree, capsys, monkeypatch):
@@ -205,7 +207,16 @@ def test_installation_is_made_once_and_anew_where_something_has_changed(script, 
     assert steps_of(script, capsys) == (0, ALL)
 
 
-@pytest.mark.parametrize('fatal, left', [(1, ALL), (3, ALL[1:]), (6, ALL[2:])])
+@pytest.mark.parametrize(
+    'fatal, left',
+    [
+        ('venv', ALL),
+        ('mxnet==1.9.1', ALL[1:]),
+        ('-e', ['installing', 'trying']),  # Horovod was built beside it
+        ('wheel', ['building', 'trying']),
+        ('check', ['trying']),
+    ],
+)
 def test_installation_that_failed_goes_on_at_the_step(script, capsys, fatal, left):
     script.call.fatal = fatal
     assert script.main([]) == 1

@@ -23,6 +23,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,12 +31,16 @@ VENV = ROOT / '.venv'
 PYTHON = VENV / 'bin' / 'python'
 RECORD = VENV / 'installed.json'
 LOG = VENV / 'install.log'
+LOG_OF_HOROVOD = VENV / 'horovod.log'  # of its build, beside which other packages are installed
+WHEELS = VENV / 'wheels'
 CONSTRAINTS = ROOT / 'constraints.txt'
 SITE_PACKAGES = VENV / 'lib' / 'python{}.{}'.format(*sys.version_info) / 'site-packages'
 
 BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
-HOROVOD_SETUP = ['cloudpickle', 'packaging']  # its setup.py would otherwise fetch its own, unpinned
+HOROVOD_NEEDS = ['cloudpickle', 'packaging', 'psutil', 'PyYAML']
+HOROVOD_FLAGS = ROOT / 'tools' / 'setup' / 'horovod.cmake'
 HOROVOD_BUILD = {
+    'CMAKE_TOOLCHAIN_FILE': str(HOROVOD_FLAGS),
     'HOROVOD_WITH_MXNET': '1',
     'HOROVOD_WITH_GLOO': '1',
     'HOROVOD_WITHOUT_PYTORCH': '1',
@@ -170,20 +175,33 @@ def make_environment() -> None:
     pip('install', pin('pip'))
 
 
+def base(*, gpu: bool) -> list[str]:
+    """The pins of what Horovod is compiled with and against."""
+    names = [*BUILD_TOOLS, *HOROVOD_NEEDS, 'numpy', 'mxnet-cu112' if gpu else 'mxnet']
+    return [pin(name) for name in names]
+
+
+def install_base(*, gpu: bool) -> None:
+    """What the builds of Horovod and GluonNLP need: MXNet, NumPy and tools."""
+    pip('install', *base(gpu=gpu))
+
+
 def install_packages(*, gpu: bool) -> None:
     """Everything but Horovod in one call, so that no package can move another's version."""
-    pip('install', *BUILD_TOOLS)
     extra = 'cu112' if gpu else 'cpu'
-    pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[{extra},scripts,test]')
+    pip('install', '--no-build-isolation', '-e', f'{ROOT}[{extra},scripts,test]')
     if gpu:  # MXNet cannot be imported before it finds NVIDIA's libraries
         call(PYTHON, '-m', 'gluon_optbert.runs.cuda_libraries')
 
 
 def install_horovod(build: dict[str, str]) -> None:
     """Compile it against the MXNet just installed. A cached wheel may have been built without MXNet."""
-    pip('uninstall', '--yes', 'horovod')
-    words = ['--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod']
-    pip('install', *words, **build)
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    words = ['--no-cache-dir', '--no-deps', '--no-build-isolation', '--no-binary', 'horovod']
+    pip('wheel', *words, '--wheel-dir', str(WHEELS), pin('horovod'), log=LOG_OF_HOROVOD, **build)
+    wheels = [str(path) for path in WHEELS.glob('*.whl')]
+    pip('install', '--no-deps', '--force-reinstall', *wheels, log=LOG_OF_HOROVOD)
+    shutil.rmtree(WHEELS, ignore_errors=True)
 
 
 def check(*, horovod: bool) -> None:
@@ -192,14 +210,14 @@ def check(*, horovod: bool) -> None:
     pip('check')
 
 
-def pip(command: str, *words: str, **variables: str) -> None:
-    """Run pip of .venv, within the constraints."""
-    constraint = ['--constraint', CONSTRAINTS] if command == 'install' else []
-    call(PYTHON, '-m', 'pip', command, *constraint, *words, **variables)
+def pip(command: str, *words: str, log: Path = LOG, **variables: str) -> None:
+    """Run pip of .venv, within the constraints. Python compiles what it imports, and pip nothing before."""
+    options = ['--no-compile', '--constraint', CONSTRAINTS] if command == 'install' else []
+    call(PYTHON, '-m', 'pip', command, *options, *words, log=log, **variables)
 
 
-def call(*command: object, cwd: Path = ROOT, **variables: str) -> None:
-    """Run a command inside the environment, everything it prints appended to the log."""
+def call(*command: object, cwd: Path = ROOT, log: Path = LOG, **variables: str) -> None:
+    """Run a command inside the environment, everything it prints appended to a log."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -216,13 +234,26 @@ def call(*command: object, cwd: Path = ROOT, **variables: str) -> None:
         **variables,
     )
     words = [str(word) for word in command]
-    with open(LOG, 'a', encoding='utf-8') as log:
-        print(f'\n$ {shlex.join(words)}', file=log, flush=True)
+    with open(log, 'a', encoding='utf-8') as file:
+        print(f'\n$ {shlex.join(words)}', file=file, flush=True)
         done = subprocess.run(
-            words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
     if done.returncode:
-        raise StepFailed('\n'.join(LOG.read_text(errors='replace').splitlines()[-15:]))
+        raise StepFailed('\n'.join(log.read_text(errors='replace').splitlines()[-15:]))
+
+
+def together(steps: list, *, gpu: bool) -> list[list]:
+    """Steps in the order in which they are done; Horovod is built while the other packages are installed,
+    but for GPUs after them, for it then needs NVIDIA's.
+    """
+    groups: list[list] = []
+    for step in steps:
+        if step[0] == 'horovod' and groups and groups[-1][-1][0] == 'packages' and not gpu:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
 
 
 def install(*, dry_run: bool = False) -> int:
@@ -233,6 +264,7 @@ def install(*, dry_run: bool = False) -> int:
         record = {}  # the two MXNets are one directory
     packages = checksum(CONSTRAINTS, ROOT / 'setup.py', ROOT / 'gluon_optbert/runs/programs.py', gpu)
     pins = [pin('mxnet-cu112' if gpu else 'mxnet'), pin('numpy'), pin('horovod')]
+    pins.append(HOROVOD_FLAGS.read_text())
     horovod = not gpu or cuda_toolkit() is not None
 
     def key_of_horovod() -> str:  # its build reads what the step before has installed
@@ -246,14 +278,20 @@ def install(*, dry_run: bool = False) -> int:
             lambda: checksum(identity()),
         ),
         (
+            'base',
+            'fetching MXNet, and what builds Horovod',
+            lambda: install_base(gpu=gpu),
+            lambda: checksum(base(gpu=gpu)),
+        ),
+        (
             'packages',
-            'installing the pinned packages (a minute or two)',
+            'installing the other packages (about a minute)',
             lambda: install_packages(gpu=gpu),
             lambda: packages,
         ),
         (
             'horovod',
-            'building Horovod for MXNet (one to four minutes)',
+            'building Horovod for MXNet (one to two minutes)',
             lambda: install_horovod(horovod_build(mpi=mpi, gpu=gpu)) if horovod else None,
             key_of_horovod,
         ),
@@ -275,21 +313,31 @@ def install(*, dry_run: bool = False) -> int:
         return 2
     began = time.monotonic()
     record.update(identity=identity(), MPI=mpi, GPU=gpu)
-    for number, (name, says, run, key) in enumerate(left, 1):
-        print(f'install {number}/{len(left)}: {says}', flush=True)
-        try:
-            run()
-        except StepFailed as failure:
-            print(
-                f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install '
-                'tries again, make clean starts from nothing',
-                file=sys.stderr,
-            )
-            return 1
-        record[name] = key()
+    number = 0
+    for group in together(left, gpu=gpu):
+        for _, says, *_ in group:
+            number += 1
+            print(f'install {number}/{len(left)}: {says}', flush=True)
+        with ThreadPoolExecutor(len(group)) as pool:
+            running = [(name, key, pool.submit(run)) for name, _, run, key in group]
+        failures = [future.exception() for *_, future in running]
+        for name, key, future in running:
+            if future.exception() is None:
+                record[name] = key()
         partial = RECORD.with_suffix('.part')
         partial.write_text(json.dumps(record, indent=1))
         os.replace(partial, RECORD)
+        for failure in filter(None, failures):
+            if not isinstance(failure, StepFailed):
+                raise failure
+            print(failure, file=sys.stderr)
+        if any(failures):
+            print(
+                f'error: the installation failed (all of its output is in {VENV}/*.log): make install tries '
+                'again, make clean starts from nothing',
+                file=sys.stderr,
+            )
+            return 1
     print(f'.venv is complete after {time.monotonic() - began:.0f} s', flush=True)
     return 0
 
