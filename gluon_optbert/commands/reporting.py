@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from pydantic import PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..deployment.description import SYMBOL
@@ -49,6 +50,7 @@ class ReportRecipe(Recipe):
     )
     output: Path = option('HTML file to write')
     time: bool = option('whether to time a forward pass of every network, in turn', True)
+    batch: PositiveInt = option('sequences of a pass that is timed', 1)
 
 
 def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> list[Measured]:
@@ -66,8 +68,8 @@ def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[R
     return networks
 
 
-def timed(networks: Sequence[Measured]) -> tuple[list[Measured], Timing]:
-    """The networks with the time that each takes here, and how it was measured.
+def timed(networks: Sequence[Measured], batch: int = 1) -> tuple[list[Measured], Timing]:
+    """The networks with the time that each takes here for so many sequences, and how it was measured.
 
     The fastest pass counts. On a busy machine more passes are taken, until one of each network is likely to
     have had a processor for itself.
@@ -75,15 +77,16 @@ def timed(networks: Sequence[Measured]) -> tuple[list[Measured], Timing]:
     length = min([LENGTH, *(network.architecture.max_length for network in networks)])
     architectures = {place: network.architecture for place, network in enumerate(networks)}
     for repeats in (REPEATS, 4 * REPEATS):
-        times = time_exports(architectures, length=length, repeats=repeats)
+        times = time_exports(architectures, batch=batch, length=length, repeats=repeats)
         waiting = max(float(np.median(values) / values.min()) for values in times.values())
         if waiting <= CALM:
             break
     here = machine()
     how = (
-        f'Time: the fastest of {repeats} forward passes of one sequence of {length} tokens. The networks '
-        f'took turns in one process, each as a float32 export with its widths and random weights. Threads: '
-        f'{here["threads"]}. Processor: {here["cpu"]}.'
+        f'Time: the fastest of {repeats} forward passes of {"one" if batch == 1 else batch} '
+        f'sequence{"s" * (batch > 1)} of {length} tokens. The networks took turns in one process, each as a '
+        f'float32 export with its widths and random weights. Threads: {here["threads"]}. Processor: '
+        f'{here["cpu"]}.'
     )
     if waiting > CALM:
         how += (
@@ -101,7 +104,7 @@ def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) ->
     """The verdict on the networks of the page; nothing where there is none."""
     networks, timing = read_networks(recipe.runs, labels, runs), Timing()
     if recipe.time and verdict(networks) is not None:
-        networks, timing = timed(networks)
+        networks, timing = timed(networks, recipe.batch)
     return verdict(networks, timing=timing) or ''
 
 
