@@ -158,8 +158,8 @@ def check(guessed: float, base: float, apart: tuple[float, float]) -> str:
     said = f'its held-out MLM loss is {more:.3f} larger (standard error {error:.3f})'
     if not more > 0:
         raise RunFailed(f'the pruned network is no better than the random cut: {said}')
-    clear = '' if more > CLEAR * error else ' That may be chance.'
-    return f'Before pruning: {learnt}.\nThe random cut is worse than the pruned network of its size: {said}.{clear}'
+    said += '' if more > CLEAR * error else '. That may be chance'
+    return f'Before pruning: {learnt}.\nThe random cut is worse than the pruned network of its size: {said}.'
 
 
 @command
