@@ -145,7 +145,7 @@ def test_a_model_knows_what_it_was_pruned_for(runs, task):
     saved, row = read_model(directory), runs[1][task][2]
     story = lineage_of(saved, directory)
     assert story.pruning.metric == row.recovered.metric and len(story.pruning.rounds) == 3
-    assert story.pruning.rounds[2].score == row.recovered.value
+    assert story.pruning.rounds[2].recovered.value == row.recovered.value
     assert (story.finetuning is None) == (task == 'sentences')
     kind, head = ('encoder', PRETRAINING) if task == 'sentences' else ('task', saved.head)
     card = model_card(CardFacts(saved.architecture, head, kind, 'mxnet', {}, lineage=story))
