@@ -74,7 +74,9 @@ def test_missing_horovod_says_how_it_is_built(model_directory, shards_directory,
 
 
 def test_the_build_line_of_horovod_is_the_one_that_the_set_up_uses():
-    for name, value in module_at('tools/setup/install.py').HOROVOD_BUILD.items():
+    build = dict(module_at('tools/setup/install.py').HOROVOD_BUILD)
+    del build['CMAKE_TOOLCHAIN_FILE']  # makes the build faster, and is not in the wheel
+    for name, value in build.items():
         assert f'{name}={value} ' in failures.REMEDIES['horovod']
 
 

@@ -30,6 +30,7 @@ from scipy.stats import spearmanr
 from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.settings import fast_precision
 from gluon_optbert.pruning.gate_training import GateSettings, train_gates
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -106,7 +107,7 @@ def main(argv=None):
         if name in points:
             continue
         steps, fields = setting['steps'], {key: value for key, value in setting.items() if key != 'steps'}
-        settings = GateSettings(**{'precision': 'bfloat16', 'dropout': 0.0, **fields})
+        settings = GateSettings(**{'precision': fast_precision(), 'dropout': 0.0, **fields})
         began, trained = time.monotonic(), []
         half = steps // 2
         for label, first, number in (('all', 0, steps), ('half 1', 0, half), ('half 2', half, half)):

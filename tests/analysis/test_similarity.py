@@ -1,13 +1,12 @@
 """Linear CKA is what its definition says, and the states that it compares are those of the tokens."""
 
 import dataclasses
-import json
 import tracemalloc
 
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary
+from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, seal, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,7 +197,7 @@ def write_instance(directory, text, shown):
         'splits': {'heldout': {'instances': 1, 'shards': [vars(file)]}},
         'vocabulary': {'size': len(PIECES), 'sha256': vocabulary_hash(PIECES)},
     }
-    (directory / shards.MANIFEST).write_text(json.dumps(manifest), encoding='utf-8')
+    seal(directory / shards.MANIFEST, manifest)
     return directory
 
 
