@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,11 +56,11 @@ class Round(Record):
     architecture: _AsJson
     before: _Known = None
     after_cut: _Known = None
-    recovered: _Known = None
     after_reconstruction: _Known = None
-    kept_step: int | None = None
-    state_difference: float | None = None
     started_from: str | None = None
+    kept_step: int | None = None
+    recovered: _Known = None
+    state_difference: float | None = None
     difference_errors: Mapping[str, float] | None = None
 
     def __repr__(self) -> str:
@@ -90,9 +91,8 @@ class Round(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        values = super().to_dict()
-        lacking = {'before': None, 'after_cut': None, 'recovered': {}}
-        return {**values, **{name: one for name, one in lacking.items() if name not in values}}
+        values = {'before': None, 'after_cut': None, 'recovered': {}, **super().to_dict()}
+        return {field.name: values[field.name] for field in dataclasses.fields(self) if field.name in values}
 
 
 def read_rounds(run: Path) -> tuple[Round, ...]:
