@@ -23,8 +23,11 @@ def measured(loss, error=0.01):
     return HeldOut(loss, 0.5, 0.5, 0.5, 512, error)
 
 
-def round_of(*losses, number=1, error=0.01):
-    return Round(number, 1000, 1000, network(), *(measured(loss, error) for loss in losses))
+def round_of(before, after_cut, recovered, number=1, error=0.01):
+    steps = dict(before=before, after_cut=after_cut, recovered=recovered)
+    return Round(
+        number, 1000, 1000, network(), **{name: measured(loss, error) for name, loss in steps.items()}
+    )
 
 
 def test_difference_within_two_standard_errors_may_be_chance():
