@@ -243,7 +243,7 @@ def export_onnx(
         for name, written in files.items():
             differences = compare_onnx(place / name, TRANSFORMERS_INPUTS, network, saved, kind)
             measured[ONNX_DIFFERENCES[name]] = differences
-            refuse(differences, written, f'{output}: {name}')
+            refuse(differences, written, f'{output}: {name}', saved, kind)
         write_card(
             staged,
             saved,

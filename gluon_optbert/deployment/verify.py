@@ -20,7 +20,7 @@ from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.selection import Selection, keep_all, read_alphas, read_selection, truncate
-from ..cutting.shrink import fold, reordered, shrink
+from ..cutting.shrink import fold, shrink
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build
@@ -34,14 +34,12 @@ from ..runs.recipe import Recipe, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
-from .export import TOLERANCE, NotEqual, export, output_differences
+from .export import TOLERANCE, NotEqual, export, most_of, output_differences, rounding_of
 from .mxnet_network import import_symbol
 from .trim_check import check_trimmed, is_trimmed
 
 SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
 LEFT_OUT = 'reconstructed, left out'  # a fit of the layers that recovery did not start from
-ROUNDING = 2  # a gated network rounds more than the cut one, since it sums over more units
-MOST_ROUNDING = 1e-3  # what is above this is never taken for rounding
 
 
 class VerifyRecipe(Recipe):
@@ -162,17 +160,6 @@ def gated_against_shrunk(
     return _difference(*networks, batches, before.head, selection.kept['h'])
 
 
-def rounding_of(saved: SavedModel, batches: Sequence[Any]) -> float:
-    """The largest relative difference of any output if the hidden units come in reverse order.
-
-    That leaves the function as it is, and the sums run in another order.
-    """
-    order = np.arange(saved.architecture.h)[::-1]
-    parameters = reordered(saved.parameters, saved.architecture, order, head=saved.head)
-    other = dataclasses.replace(saved, parameters=parameters)
-    return _difference(_network(saved), _network(other), batches, saved.head, order)
-
-
 def _export_difference(shrunk: SavedModel, batches: Sequence[Any]) -> float:
     """The largest relative difference between a network and its export, whose heads may be random."""
     head = shrunk.head
@@ -210,7 +197,7 @@ def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
     def note(name: str, difference: float, saved: SavedModel) -> None:
         row[name] = difference
         if difference > TOLERANCE:
-            rounding[name] = rounding_of(saved, batches)
+            rounding[name] = rounding_of(saved, 'pretraining' if head == PRETRAINING else 'task', batches)
 
     if turned.is_dir():
         note('rotation', _difference(_network(previous), _network(before), batches, head), before)
@@ -231,7 +218,7 @@ def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
         note(letter, gated_against_shrunk(before, alphas, alone, batches, left), left)
     shrunk = read_model(_place(recipe, number, 'shrunk'))
     note('all', gated_against_shrunk(before, alphas, selection, batches, shrunk), shrunk)
-    row['export'] = _export_difference(shrunk, batches)
+    note('export', _export_difference(shrunk, batches), shrunk)
     return {**row, 'rounding': rounding} if rounding else row
 
 
@@ -243,10 +230,7 @@ def _measured(row: Mapping[str, Any]) -> dict[str, float]:
 def _is_equal(row: Mapping[str, Any]) -> bool:
     """Whether no difference of a row is larger than rounding explains."""
     rounding = row.get('rounding', {})
-    return all(
-        value <= max(TOLERANCE, min(ROUNDING * rounding.get(name, 0.0), MOST_ROUNDING))
-        for name, value in _measured(row).items()
-    )
+    return all(value <= most_of(rounding.get(name, 0.0)) for name, value in _measured(row).items())
 
 
 def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
