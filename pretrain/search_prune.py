@@ -10,19 +10,16 @@ import sys
 import matplotlib
 
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.starting import again
 
 EXAMPLE = (
     'python pretrain/search_prune.py pretrain/recipes/small_prune.yaml --model models/small --shards shards '
     '--trials 20 --output runs/search'
 )
-
-
-def flag_of(name: str, value: int | float) -> str:
-    """The flag of run_prune.py for a setting that was found."""
-    return f'--{name.replace("_", "-")} {value if isinstance(value, int) else format(value, ".4g")}'
 
 
 @command
@@ -36,11 +33,15 @@ def main(argv=None):
     print(result.table)
     if result.best is None:
         raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
-    flags = ' '.join(flag_of(name, value) for name, value in result.values.items())
+    found = {
+        name: f'{value:.4g}' if name != 'alpha_steps' else value for name, value in result.values.items()
+    }
+    left_out = dict.fromkeys(['resume', *(SearchRecipe.model_fields.keys() - PruneRecipe.model_fields)])
+    following = again('optbert-prune', argv, **left_out, **found, output=f'{recipe.output}-best')
     print(
         f'best: trial {result.best} in {result.directory}\n'
         f"wrote {recipe.output}: trials.csv, trials.md, Optuna's plots\n"
-        f'next: python pretrain/run_prune.py … {flags}'
+        f'next: {following}'
     )
 
 

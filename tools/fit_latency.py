@@ -2,13 +2,13 @@
 meanwhile.
 """
 
-import shlex
 import sys
 
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.starting import line
 
 USELESS = 0.25  # median relative error
 
@@ -35,10 +35,9 @@ def main(argv=None):
             'the fit is too far off to prune by: try again while nothing else runs, with more --networks or '
             '--repeats, and another output'
         )
-    print(
-        f'next: python pretrain/run_prune.py … --objective latency --latency-model '
-        f'{shlex.quote(str(recipe.output))}'
-    )
+    words = ['--model', 'MODEL_DIR', '--shards', 'SHARDS', '--objective', 'latency']
+    words += ['--latency-model', recipe.output, '--output', 'runs/pruned']
+    print(f'next: {line("optbert-prune", *words, recipe="pretrain/small_prune")}')
 
 
 if __name__ == '__main__':

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..runs.display import counting, doing
 from ..runs.failures import say
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
-from ..runs.starting import line
+from ..runs.starting import again, line
 
 FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are proposed where they were too few
 MINUTES = 'finetune/prune_in_minutes'  # a recipe
@@ -67,15 +68,15 @@ def after_shards(recipe: Any) -> str:
     """
     beside, shards = recipe.vocab.parent, ['--shards', recipe.output, '--output']
     if (beside / 'config.json').is_file():
-        return line('optbert-import', beside, '--output', 'MODEL_DIR')
+        return line('optbert-import', beside, '--output', f'models/{beside.resolve().name}')
     if not (beside / 'progress.json').is_file() or (beside / 'head.json').is_file():
-        return line('optbert-pretrain', *shards, 'MODEL_DIR', recipe='pretrain/small')
+        return line('optbert-pretrain', *shards, 'models/small', recipe='pretrain/small')
     random = set(read_json(beside / 'progress.json').get('untrained') or ())
     if 'mlm' not in random and (random and recipe.next_sentence):
         words = ['--model', beside, *shards, f'{beside}-heads']
         return line('optbert-pretrain', *words, recipe='pretrain/imported_heads')
     fitting = 'encoder' if 'mlm' in random else pruning_recipe(beside)
-    return line('optbert-prune', '--model', beside, *shards, 'PRUNED_DIR', recipe=f'pretrain/{fitting}')
+    return line('optbert-prune', '--model', beside, *shards, 'runs/pruned', recipe=f'pretrain/{fitting}')
 
 
 def pruning_recipe(model: Path) -> str:
@@ -151,16 +152,19 @@ def pretrain(argv=None):
     workers = Workers()
     progress = run(recipe, workers=workers)
     if workers.first:
-        print('\n'.join([f'wrote {recipe.output}', *advice(recipe, progress)]))
+        further = functools.partial(again, 'optbert-pretrain', argv, workers=workers.size)
+        print('\n'.join([f'wrote {recipe.output}', *advice(recipe, progress, further)]))
 
 
-def advice(recipe: Any, progress: Any) -> list[str]:
+def advice(recipe: Any, progress: Any, further: Callable[..., str]) -> list[str]:
     """Result of a run, places to look, and the command that comes next.
 
     Parameters
     ----------
     recipe : PretrainRecipe
     progress : Progress
+    further : callable
+        The command of the run with other values of some fields.
     """
     from ..text.batches import frequency_loss
     from ..text.shards import Shards
@@ -187,7 +191,7 @@ def advice(recipe: Any, progress: Any) -> list[str]:
     if recipe.train == 'heads':
         words = ['--model', recipe.output, '--shards', recipe.shards, '--steps', steps, '--output', output]
         return [*lines, f'next, to train all weights: {line("optbert-pretrain", *words)}']
-    return [*lines, f'next: the same command with --steps {steps} --output {shlex.quote(output)}']
+    return [*lines, f'next, to train it for longer: {further(steps=steps, output=output, resume=None)}']
 
 
 @command
@@ -203,7 +207,8 @@ def finetune_glue(argv=None):
 
     words = ['--task', 'MRPC', '--model', 'models/small', '--data', 'glue', '--seeds', '1,2,3']
     example = line('optbert-finetune-glue', *words, '--output', 'runs/mrpc', recipe='finetune/glue')
-    _finetune(parse(GlueRecipe, argv, description=finetune_glue.__doc__, example=example), run)
+    recipe = parse(GlueRecipe, argv, description=finetune_glue.__doc__, example=example)
+    _finetune(recipe, run, functools.partial(again, 'optbert-finetune-glue', argv))
 
 
 @command
@@ -214,11 +219,12 @@ def finetune_squad(argv=None):
 
     words = ['--model', 'models/small', '--data', 'squad', '--output', 'runs/squad2']
     example = line('optbert-finetune-squad', *words, recipe='finetune/squad2')
-    _finetune(parse(SquadRecipe, argv, description=finetune_squad.__doc__, example=example), run)
+    recipe = parse(SquadRecipe, argv, description=finetune_squad.__doc__, example=example)
+    _finetune(recipe, run, functools.partial(again, 'optbert-finetune-squad', argv))
 
 
-def _finetune(recipe: Any, run: Any) -> None:
-    """Fine-tune, and say what was written."""
+def _finetune(recipe: Any, run: Any, further: Callable[..., str]) -> None:
+    """Fine-tune, and say what was written; `further` is as of `advice`."""
     from ..finetuning.recipe import written
     from ..finetuning.result import summary
     from ..runs.progress import exceeds
@@ -230,8 +236,9 @@ def _finetune(recipe: Any, run: Any) -> None:
         first = recipe.output / f'seed-{recipe.seeds[0]}'
         following = [f'next, to export it: {line("optbert-export", first, "--output", "deploy", "--onnx")}']
         if not exceeds(result.mean[result.metric], (result.majority or {}).get(result.metric)):
-            more = f'--epochs {3 * recipe.epochs} --output {shlex.quote(f"{recipe.output}-2")}'
-            following = [f'next: the same command with more data, or for longer: {more}']
+            more = {'epochs': 3 * recipe.epochs, 'output': f'{recipe.output}-2', 'resume': None}
+            again_for_longer = further(workers=workers.size, **more)
+            following = [f'more data may help, or more epochs\nnext: {again_for_longer}']
         elif not read_json(recipe.model / 'progress.json').get('round'):
             following.insert(0, after_tuning(first, recipe.data, f'{recipe.output}-half'))
         print('\n'.join([summary(result), written(recipe), *following]))

@@ -28,12 +28,12 @@ from .recipe import (
     choices_of,
     fill,
     find_recipe,
-    flag,
     overridden,
     read_yaml,
     takes,
     takes_several,
 )
+from .starting import flag
 
 _FULL = 'No space left on device'
 _USED_UP = re.compile(

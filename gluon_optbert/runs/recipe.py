@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from .files import read_small, write_file
 from .limits import MOST_NODES, MOST_YAML_BYTES, within
+from .starting import flag
 
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
 _LARGEST = 2**63 - 1  # of a whole number, as NumPy's
@@ -305,11 +306,6 @@ def overridden(cls: type[Recipe], values: Mapping[str, Any], by: Mapping[str, An
         if isinstance(_pairs(kept[name]), Mapping) and isinstance(_pairs(by[name]), Mapping)
     }
     return {**kept, **by, **merged}
-
-
-def flag(name: str) -> str:
-    """The command-line flag of a field."""
-    return '--' + name.replace('_', '-')
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:

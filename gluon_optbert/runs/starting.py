@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from .programs import named
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a field."""
+    return '--' + name.replace('_', '-')
 
 
 def line(name: str, *words: object, recipe: str | None = None, workers: int = 1) -> str:
@@ -29,6 +36,28 @@ def line(name: str, *words: object, recipe: str | None = None, workers: int = 1)
         start, first = ['python', program], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
     started = ['horovodrun', '--gloo', '-np', workers] if workers > 1 else []
     return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
+
+
+def again(name: str, argv: Sequence[str] | None, *, workers: int = 1, **changed: object) -> str:
+    """The line of a command that was given the words `argv`, or those of this process, with other flags.
+
+    Parameters
+    ----------
+    name, workers
+        As of `line`.
+    **changed
+        Values by field; None leaves a flag out.
+    """
+    given, words = list(sys.argv[1:] if argv is None else argv), []
+    flags = {flag(field): value for field, value in changed.items()}
+    while given:
+        word = given.pop(0)
+        if word.partition('=')[0] not in flags:
+            words.append(word)
+        elif '=' not in word and given and not given[0].startswith('--'):
+            given.pop(0)
+    new = [part for item in flags.items() if item[1] is not None for part in item]
+    return line(name, *words, *new, workers=workers)
 
 
 def models_in(run: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """What follows from pre-training: pruning where the network has learnt something, more steps elsewhere."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gluon_optbert.commands.training import advice, after_shards, pruning_recipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.runs.starting import again
 from gluon_optbert.text.batches import frequency_loss
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.training.recipe import PretrainRecipe
@@ -19,6 +21,10 @@ from gluon_optbert.training.recipe import PretrainRecipe
 
 def measured(mlm_loss):
     return Progress(mlm_loss=mlm_loss, mlm_accuracy=0.1, nsp_loss=0.7, nsp_accuracy=0.5, instances=16)
+
+
+def further(**changed):
+    return again('optbert-pretrain', ['small', '--steps', '6', '--resume', '--seed=2'], **changed)
 
 
 def guessing(shards):
@@ -39,7 +45,7 @@ def test_guesses_know_the_frequencies_of_the_training_text_alone(shards):
 
 def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shards, tmp_path):
     recipe = recipe_for(shards_directory, tmp_path / 'model')
-    said = advice(recipe, measured(guessing(shards) - 0.01))
+    said = advice(recipe, measured(guessing(shards) - 0.01), further)
     assert said[0].startswith('held-out MLM loss ') and '10.0% of the tokens right' in said[0]
     assert f'mlm_loss still falls at the end of {recipe.output}/metrics.jsonl' in said[1]
     assert (
@@ -50,14 +56,16 @@ def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shar
 def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_path):
     for steps, more in ((6, 100), (2000, 20000)):
         recipe = recipe_for(shards_directory, tmp_path / 'my model', steps=steps)
-        said = advice(recipe, measured(guessing(shards) + 0.01))
-        assert said[-1] == f"next: the same command with --steps {more} --output '{tmp_path}/my model-2'"
+        said = advice(recipe, measured(guessing(shards) + 0.01), further)
+        words = ['small', '--seed=2', '--steps', str(more), '--output', f'{tmp_path}/my model-2']
+        assert said[-1].startswith('next, to train it for longer: python pretrain/run_pretraining.py small ')
+        assert shlex.split(said[-1])[-len(words) :] == words
     assert not any('run_prune' in text for text in said)
 
 
 def test_where_heads_alone_predict_nothing_all_weights_are_trained_next(shards_directory, shards, tmp_path):
     recipe = recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path), train='heads')
-    said = advice(recipe, measured(guessing(shards) + 0.01))
+    said = advice(recipe, measured(guessing(shards) + 0.01), further)
     assert said[-1].startswith('next, to train all weights: python pretrain/run_pretraining.py --model ')
     assert f'--model {tmp_path}/model --shards' in said[-1] and '--train' not in said[-1]
 
@@ -67,7 +75,7 @@ def test_without_a_measurement_or_shards_there_are_no_figures(
     shards_directory, tmp_path, shards_are_there, progress
 ):
     shards = shards_directory if shards_are_there else tmp_path / 'gone'
-    [said] = advice(recipe_for(shards, tmp_path / 'model'), progress)
+    [said] = advice(recipe_for(shards, tmp_path / 'model'), progress, further)
     assert said.startswith('next: python pretrain/run_prune.py ')
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import time
 import matplotlib
 import optuna
 import pytest
-from helpers.commands import call, module_at
+from helpers.commands import call
 from helpers.tiny import ROOT, environment
 from optuna.trial import TrialState
+
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.command_line import parse
 
 RANGES = '--gamma-range 0.001,0.1 --alpha-learning-rate-range 0.001,0.1 --alpha-steps-range 1,4'
 SHORT = '--target 0.7 --rounds 1 --batch-size 8 --alpha-steps 2 --gamma 0.02 --recovery-steps 2 '
@@ -47,6 +51,9 @@ def test_best_trial_comes_first_and_keeps_its_model(finished):
     losses = [float(row['mlm_loss']) for row in rows]
     assert len(rows) == 3 and losses == sorted(losses)
     assert f'best: trial {rows[0]["trial"]} ' in said
+    following = said.splitlines()[-1]
+    parse(PruneRecipe, shlex.split(following.partition('.py ')[2]), description='', example='')
+    assert f'--output {output}-best' in following and '--trials' not in following
     kept = [(output / f'trial-{int(row["trial"]):04d}' / 'round-1' / 'model').is_dir() for row in rows]
     assert kept == [True, False, False]
     assert all((output / f'trial-{i:04d}' / 'round-1' / 'selection.json').is_file() for i in range(3))
@@ -123,9 +130,3 @@ def test_output_of_another_search_is_refused(finished, shards_directory, model_d
     assert result.returncode == 2 and 'exists' in result.stderr
     result = call(*words(shards_directory, model_directory, finished[0], '--seed', '5', '--resume'))
     assert result.returncode == 2 and 'seed' in result.stderr
-
-
-def test_settings_that_were_found_are_flags_that_parse():
-    flag_of = module_at('pretrain/search_prune.py').flag_of
-    assert flag_of('alpha_steps', 12345) == '--alpha-steps 12345'
-    assert flag_of('gamma', 0.0123456) == '--gamma 0.01235'

@@ -97,6 +97,15 @@ def test_workers_stand_before_the_command(monkeypatch):
     assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun --gloo -np 4 optbert-prune x'
 
 
+def test_command_again_has_other_flags_and_no_word_twice(monkeypatch):
+    monkeypatch.setattr(
+        'sys.argv', ['/usr/bin/optbert-prune', 'a recipe', '--resume', '--seed=1', '--steps', '2']
+    )
+    said = starting.again('optbert-prune', None, resume=None, seed=3, output='b c', workers=2)
+    assert said == "horovodrun --gloo -np 2 optbert-prune 'a recipe' --steps 2 --seed 3 --output 'b c'"
+    assert starting.again('optbert-prune', ['--steps=1', 'x'], steps=4) == 'optbert-prune x --steps 4'
+
+
 def test_models_of_runs_are_listed_the_likeliest_first(tmp_path):
     for place in ('round-2/model', 'round-10/model', 'round-3', 'round-x/model', 'one/model'):
         (tmp_path / 'pruned' / place).mkdir(parents=True)

@@ -292,7 +292,7 @@ def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_
         and f'wrote {tmp_path / "run"}; its scores are in {tmp_path / "run" / "result.json"}' in done.stdout
     )
     poor = '*' in done.stdout  # after one epoch of a tiny network
-    wanted = 'next: the same command' if poor else 'next, to prune it for its task: python finetune/'
+    wanted = '--epochs 3 --output ' if poor else 'next, to prune it for its task: python finetune/'
     assert wanted in done.stdout and '| dev/accuracy ' in done.stderr
 
 

@@ -20,13 +20,13 @@ from gluon_optbert.runs.recipe import (
     Recipe,
     RecipeError,
     fill,
-    flag,
     option,
     packaged_recipes,
     read_yaml,
     to_dict,
     with_options_of,
 )
+from gluon_optbert.runs.starting import flag
 from gluon_optbert.training.recipe import PretrainRecipe
 
 
