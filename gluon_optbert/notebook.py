@@ -20,7 +20,7 @@ from .architecture.architecture import Architecture, described_html
 from .architecture.heads import PRETRAINING
 from .network.saved_model import SavedModel, write_model
 from .network.saved_model import read_model as read
-from .runs.display import markdown_table
+from .runs.display import markdown_table, number_of
 from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS
 from .runs.progress import MARK
@@ -249,8 +249,8 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        count, kind = len(self.rounds) - 1, type(self.recipe).__name__.removesuffix('Recipe')
-        rounds = f' of {count} round{"s" * (count > 1)}' if self.rounds else ''
+        kind = type(self.recipe).__name__.removesuffix('Recipe')
+        rounds = f' of {number_of(len(self.rounds) - 1, "round")}' if self.rounds else ''
         return f'{kind} run{rounds}, in {self.output}\n{self.model!r}'
 
     def _repr_html_(self) -> str:

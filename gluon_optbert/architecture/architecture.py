@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..runs.display import number_of
 from ..runs.files import parse_json, read_json
 from ..runs.limits import MOST_LAYERS, within
 
@@ -94,10 +95,11 @@ class Architecture:
 
         size, flops = ParameterCost().cost(self), sum(count_flops(self, 128).values())
         return (
-            f'{len(self.layers)} layers, {self.widths_line}\n'
+            f'{number_of(len(self.layers), "layer")}, {self.widths_line}\n'
             f'{size / 1e6:.4g} M parameters of embeddings and encoder, {flops / 1e9:.3g} GFLOPs of 128 '
             'tokens\n'
-            f'{self.vocab_size:,} tokens, {self.max_length:,} positions, {self.token_types} token type(s)'
+            f'{self.vocab_size:,} tokens, {self.max_length:,} positions, '
+            f'{number_of(self.token_types, "token type")}'
         )
 
     def _repr_html_(self) -> str:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ..runs.command_line import command, parse
+from ..runs.display import number_of
 from ..runs.failures import say, shown
 from ..runs.starting import line
 
@@ -148,7 +149,7 @@ def verify(argv=None):
             write_json(recipe.output, values)
     model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
     beside = ' or rounding' if described_rounding(rows) else ''
-    print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {export.TOLERANCE:.0e}{beside}')
+    print(f'\nverified: {number_of(len(rows), "round")}, all within {export.TOLERANCE:.0e}{beside}')
     settings = recipe.run / RECIPE
     encodes = settings.is_file() and read_yaml(settings).get('task') == 'sentences'
     words = ['--format', 'sentence-transformers'] if encodes else ['--onnx']
@@ -165,8 +166,7 @@ def _verify_trimmed(checked: Any, tolerance: float) -> None:
         say(*described_splits(checked.splits))
     if checked.as_is:
         say(f'text is not read as by the tokenizer of the checkpoint: {checked.as_is}')
-    sequences = f'{checked.sequences} sequence{"s" * (checked.sequences > 1)}'
     print(
-        f'verified: {sequences} whose tokens all stayed, within {tolerance:.0e} of the network with the '
-        'whole vocabulary'
+        f'verified: {number_of(checked.sequences, "sequence")} whose tokens all stayed, within '
+        f'{tolerance:.0e} of the network with the whole vocabulary'
     )

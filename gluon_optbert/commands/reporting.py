@@ -31,7 +31,7 @@ from ..reporting.sections import RESULT, chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.results import TABLE
 from ..runs.command_line import command, parse
-from ..runs.display import doing, tracked
+from ..runs.display import doing, number_of, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
@@ -83,10 +83,9 @@ def timed(networks: Sequence[Measured], batch: int = 1) -> tuple[list[Measured],
             break
     here = machine()
     how = (
-        f'Time: the fastest of {repeats} forward passes of {"one" if batch == 1 else batch} '
-        f'sequence{"s" * (batch > 1)} of {length} tokens. The networks took turns in one process, each as a '
-        f'float32 export with its widths and random weights. Threads: {here["threads"]}. Processor: '
-        f'{here["cpu"]}.'
+        f'Time: the fastest of {repeats} forward passes of {number_of(batch, "sequence")} of {length} '
+        f'tokens. The networks took turns in one process, each as a float32 export with its widths and '
+        f'random weights. Threads: {here["threads"]}. Processor: {here["cpu"]}.'
     )
     if waiting > CALM:
         how += (

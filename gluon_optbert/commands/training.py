@@ -11,7 +11,7 @@ from typing import Any
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..runs.command_line import command, parse
-from ..runs.display import counting, doing
+from ..runs.display import counting, doing, number_of
 from ..runs.failures import say
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
@@ -47,13 +47,14 @@ def make_shards(argv=None):
         summary = run(recipe, progress=progress, say=say)
     for split, instances in summary.instances.items():
         print(
-            f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '
-            f'{instances:,} instances in {summary.shards[split]} shard(s)'
+            f'{split}: {number_of(summary.documents[split], "document")}, {summary.tokens[split]:,} tokens, '
+            f'{instances:,} instances in {number_of(summary.shards[split], "shard")}'
         )
     tokens = sum(summary.tokens.values())
     print(
-        f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} '
-        f'worker(s) | peak memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
+        f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with '
+        f'{number_of(summary.workers, "worker")} | '
+        f'peak memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
     )
     print(f'wrote {summary.output} ({summary.bytes / 1e6:.1f} MB)')
     print(f'next: {after_shards(recipe)}')

@@ -16,6 +16,7 @@ from ..architecture.architecture import Architecture, described_html
 from ..architecture.heads import Head
 from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
+from ..runs.display import number_of
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, cut_note, make_reader
 from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
@@ -314,7 +315,7 @@ class Predictor:
         what = deployment.head.described if deployment.head.outputs else f'an export of {deployment.kind}'
         return (
             f'predictor for {what}\n{deployment.architecture!r}\n'
-            f'{self.engine}, {self.threads} thread{"s" * (self.threads > 1)}'
+            f'{self.engine}, {number_of(self.threads, "thread")}'
         )
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims,
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS
+from ..runs.display import number_of
 from .name_maps import QUESTION_ANSWERING, look_up
 
 # The fields of a configuration that are widths, and more than anything in use has.
@@ -200,7 +201,7 @@ def _head_of_tensors(
         kind, problem = 'token_classification', None
     if problem in ('regression', 'single_label_classification') and (problem == 'regression') != (count == 1):
         raise ValueError(
-            f'{source}: problem_type is {problem}, and {weights[0]} has {count} row{"s" * (count > 1)}; a '
+            f'{source}: problem_type is {problem}, and {weights[0]} has {number_of(count, "row")}; a '
             'regression to one number and a classification of two labels and more are read'
         )
     if count == 1 and kind == 'classification':

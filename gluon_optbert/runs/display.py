@@ -154,7 +154,7 @@ class Display:
                 self._refresh(self._width, now)
         elif self._seconds is not None and (self._said < 0 or now - self._said >= self._seconds):
             left = self.time_left()
-            several = '' if self.total is None else f': {self.total:,} {self.unit}{"s"[: self.total != 1]}'
+            several = '' if self.total is None else f': {number_of(self.total, self.unit)}'
             if self._said < 0 and self.done == self._start:
                 self._said = now
                 self.say(f'{self.title}{several}')
@@ -259,6 +259,12 @@ def duration(seconds: float) -> str:
     if hours < 24:
         return f'{minutes // 60} h {minutes % 60} min'
     return f'{hours // 24} d {hours % 24} h'
+
+
+def number_of(count: int, noun: str) -> str:
+    """A count and its noun, for people: ``1 text``, ``3 texts``, ``1,024 batches``."""
+    ending = '' if count == 1 else 'es' if noun.endswith(('ch', 's', 'sh', 'x')) else 's'
+    return f'{count:,} {noun}{ending}'
 
 
 def columns() -> int | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ..runs.display import number_of
 from ..text.documents import guess_layouts, read_documents, sentences_of
 from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
@@ -48,7 +49,7 @@ def read_words(
         words.update(count_words(read_texts(path), vocab))
         done()
     if not words:
-        raise ValueError(f'{", ".join(map(str, files[:3]))}: no text in {len(files)} file(s)')
+        raise ValueError(f'{", ".join(map(str, files[:3]))}: no text in {number_of(len(files), "file")}')
     return words
 
 

@@ -34,6 +34,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from ..runs.display import number_of
 from ..runs.failures import RunFailed
 from ..runs.files import new_directory, new_output, write_sealed
 from ..runs.machine import processors
@@ -131,7 +132,7 @@ class Survey:
         lines = []
         for layout, counts in sorted(self.counts.items()):
             files, documents, counted = counts['files'], counts['documents'], counts['counted']
-            line = f'{files:,} file{"s" * (files > 1)} as {layout}: {documents:,} documents'
+            line = f'{number_of(files, "file")} as {layout}: {number_of(documents, "document")}'
             if counts['sentences']:
                 first = f' (of the first {counted:,})' if counted < documents else ''
                 line += f', {counts["sentences"] / counted:,.1f} sentences a document{first}, '

@@ -12,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
+from ..runs.display import number_of
 from ..runs.files import check_manifest, new_directory, write_manifest
 from ..runs.mxnet_arrays import read_arrays, write_arrays
 from ..runs.progress import Progress
@@ -118,11 +119,11 @@ class States:
         before = progress.workers
         if before not in (None, workers.size) and workers.first:
             LOG.warning(
-                '%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but '
+                '%s goes on from step %d with %s instead of %d: its end is not bit-identical, but '
                 'equal within rounding where there is no dropout',
                 what,
                 progress.step,
-                workers.size,
+                number_of(workers.size, 'worker'),
                 before,
             )
         return progress.updated(workers=None)

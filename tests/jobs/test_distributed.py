@@ -253,7 +253,7 @@ def test_lost_worker_ends_the_job_which_names_it_and_one_goes_on_to_the_same_end
     assert not any(living(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
     assert not (tmp_path / 'model').exists()
     pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, accumulate=2, **EXACT))
-    assert 'with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
+    assert 'with 1 worker instead of 2: its end is not bit-identical' in caplog.text
     assert_close_records(records(bases['one'] / 'model'), records(tmp_path / 'model'))
     assert_close_models(bases['one'] / 'model', tmp_path / 'model')
 

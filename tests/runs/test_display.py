@@ -110,6 +110,11 @@ def test_lines_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
     ]
 
 
+def test_units_have_their_plural():
+    said = [display.number_of(*words) for words in ((1, 'batch'), (6, 'batch'), (2, 'pass'), (1024, 'text'))]
+    assert said == ['1 batch', '6 batches', '2 passes', '1,024 texts']
+
+
 def test_lines_are_seconds_apart(clock, capsys):
     with counting('counting', 1000, seconds=10.0) as count:
         for _ in range(1000):
