@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import re
 import shlex
 import tempfile
@@ -24,6 +25,7 @@ from .runs.display import markdown_table, number_of
 from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS
 from .runs.progress import MARK
+from .tasks.features import cut_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +38,7 @@ _BY_COMMAND = {
 }
 _NAMED = '|'.join(map(re.escape, sorted(_BY_COMMAND, key=len, reverse=True)))
 _LINE = re.compile(rf'(?:python |: )(?P<command>{_NAMED})(?P<words>(?: [^\s;)]+)+)')
-_FLAG = re.compile(r'(?<![\w-])--([a-z][a-z0-9-]*)(?: (?=[0-9]))?')
+_FLAG = re.compile(r'(?<![\w-])--([a-z][a-z0-9-]*)(?: (?:(?=[0-9])|([a-z]+)(?=$|[,;])))?')
 
 
 def in_python(message: str) -> str:
@@ -60,7 +62,8 @@ def in_python(message: str) -> str:
         return f'{start}opt.{_BY_COMMAND[found["command"]]}({", ".join(given)})'
 
     def argument(found: re.Match) -> str:
-        return found[1].replace('-', '_') + ('=' if found[0].endswith(' ') else '')
+        value = repr(found[2]) if found[2] else ''
+        return found[1].replace('-', '_') + ('=' if ' ' in found[0] else '') + value
 
     message = _FLAG.sub(argument, _LINE.sub(call, message))
     return re.sub(rf'(?<![\w/])({_NAMED})(?![\w/-])', lambda found: f'opt.{_BY_COMMAND[found[1]]}', message)
@@ -68,7 +71,18 @@ def in_python(message: str) -> str:
 
 @contextlib.contextmanager
 def said_in_python() -> Iterator[None]:
-    """Errors of the block name arguments, not flags, and say how to install a library that is missing."""
+    """Errors and warnings of the block name arguments, not flags; errors say how to install a library that is
+    missing.
+    """
+    before = logging.getLogRecordFactory()
+
+    def translated(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        one = before(*args, **kwargs)
+        if one.name.startswith(f'{__package__}.'):
+            one.msg, one.args = in_python(one.getMessage()), ()
+        return one
+
+    logging.setLogRecordFactory(translated)
     try:
         with remedied():
             yield
@@ -79,6 +93,8 @@ def said_in_python() -> Iterator[None]:
         if isinstance(problems := getattr(error, 'problems', None), list):
             error.problems = list(map(in_python, problems))
         raise
+    finally:
+        logging.setLogRecordFactory(before)
 
 
 # Networks
@@ -309,7 +325,7 @@ def predictor_of(network: Any) -> Predictor:
 
 
 def embed(network: Any, texts: Iterable[Any], **options: Any) -> np.ndarray:
-    """An embedding of every text, shape (texts, h).
+    """An embedding of every text, shape (texts, h). A warning says how many texts were cut.
 
     Parameters
     ----------
@@ -320,12 +336,17 @@ def embed(network: Any, texts: Iterable[Any], **options: Any) -> np.ndarray:
         ``pooling``, ``normalise`` and ``batch_size``, as of `Predictor.encode`.
     """
     with said_in_python():
-        return predictor_of(network).encode(texts, **options)
+        predictor = predictor_of(network)
+        texts_before, cut_before = predictor.texts, predictor.cut
+        embeddings = predictor.encode(texts, **options)
+    if cut := predictor.cut - cut_before:
+        warnings.warn(cut_note(cut, predictor.texts - texts_before, predictor.max_length), stacklevel=2)
+    return embeddings
 
 
 def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float]:
-    """The scores of predictions on labelled data, in percent. A warning says if one answer to all does as
-    well.
+    """The scores of predictions on labelled data, in percent. Warnings say how many texts were cut, and
+    if one answer to all does as well.
 
     Parameters
     ----------
@@ -343,7 +364,7 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
         If a file is missing or not what it should be, or what it is scored on is not known.
     """
     with said_in_python(), contextlib.ExitStack() as stack:
-        from .commands.predicting import ScoreRecipe, scores_of
+        from .commands.predicting import NOTE, ScoreRecipe, scores_of
         from .runs.recipe import fill
 
         head = None
@@ -360,8 +381,9 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
             predictions.write_text('\n'.join(map(json.dumps, answers)), encoding='utf-8')
         given = {'predictions': predictions, 'data': data, **options}
         scores, lines = scores_of(fill(ScoreRecipe, given), head)
-        if lines[-1].startswith(MARK):
-            warnings.warn('\n'.join(lines), stacklevel=2)
+        notes = [line.removeprefix(NOTE) for line in lines if line.startswith(NOTE)]
+        for said in [*notes, *['\n'.join(lines[len(notes) :])] * lines[-1].startswith(MARK)]:
+            warnings.warn(in_python(said), stacklevel=2)
         return scores
 
 

@@ -3,6 +3,7 @@ of Transformers in memory.
 """
 
 import contextlib
+import dataclasses
 import gc
 import re
 import types
@@ -70,10 +71,11 @@ def test_widths_of_a_line_reach_from_the_smallest_to_the_largest():
     assert network((1, 2, 3, 4), (2, 2, 1, 0), e=4).widths_line == 'h=8 e=4 a=1-2 k=2 v=1-3 f=0-4'
 
 
-def test_a_run_from_a_network_in_memory_is_an_object(shards_directory, tmp_path):
+def test_a_run_from_a_network_in_memory_is_an_object(shards_directory, tmp_path, caplog):
     values = values_for(shards_directory, '', '')
     del values['output']
     made = opt.prune(**{**values, 'model': opt.Model.of(saved_model())})
+    assert 'few to tell networks apart' in caplog.text and '--' not in caplog.text
     assert [row.round for row in made.rounds] == [0, 1, 2]
     assert made.model.architecture == made.rounds[-1].architecture
     assert made.directory == made.output / 'round-2' / 'model'
@@ -108,6 +110,18 @@ def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directo
         np.testing.assert_allclose(opt.embed(given, texts), wanted, atol=1e-5)
 
 
+def test_texts_that_are_cut_are_counted_in_scoring_and_embedding(model_directory, tmp_path):
+    saved = dataclasses.replace(with_head(network(), SENTENCES), recipe={'max_length': 8})
+    text = 'a b c ' * 9
+    (tmp_path / 'dev.tsv').write_text(f'text\tlabel\nthe cat\t0\n{text}\t1\n')
+    with pytest.warns(UserWarning, match=r"1 of 2 texts were cut .*; long='split'"):
+        opt.score(saved, tmp_path / 'dev.tsv')
+    predictor = predictor_of(opt.read_model(model_directory))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match='1 of 2 texts were cut to '):
+            opt.embed(predictor, ['the', text * 9])
+
+
 def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
     saved = with_head(network(), SENTENCES)
     write_model(tmp_path / 'model', saved)
@@ -125,6 +139,7 @@ def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
     [
         ('keywords: --shards is missing', 'keywords: shards is missing'),
         ('it was cut; --max-length 512', 'it was cut; max_length=512'),
+        ('it was cut; --long split', "it was cut; long='split'"),
         (
             'export it first: python tools/export_model.py models/a --output deploy',
             "export it first: opt.export('models/a', output='deploy')",

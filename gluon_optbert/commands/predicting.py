@@ -315,6 +315,9 @@ def head_of(directory: Path) -> Head | None:
     return None
 
 
+NOTE = 'note: '
+
+
 def scored_task(recipe: ScoreRecipe, head: Head | None = None) -> Task | str:
     """The task that predictions are of, or the version of SQuAD; the head is that of the network, if it is
     at hand.
@@ -355,17 +358,16 @@ def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, 
     version = task if isinstance(task, str) else None
     if recipe.null_odds is not None and version != '2.0':
         raise ValueError('--null-odds goes with --task SQuAD2.0')
-    notes: list[str] = []
     if version is not None:
         scores, majority, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
         what, constant = f'SQuAD {version}', 'no answer to any question'
     else:
-        scores, examples = score_task(task, recipe.data, recipe.predictions)
+        scores, examples, notes = score_task(task, recipe.data, recipe.predictions)
         majority = majority_score(task.metrics, examples.labels)
         what = f'{task.name}, {len(examples)} rows'
         constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
     lines = [
-        *(f'note: {note}' for note in notes),
+        *(f'{NOTE}{note}' for note in notes),
         f'{what}: {shown(scores, majority)}',
         f'{constant}: {shown({name: majority[name] for name in scores if name in majority})}',
     ]

@@ -6,6 +6,7 @@ reference implementation compute it, and their outputs are compared with the net
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ from .onnx_export import Reference, run_onnx
 from .onnx_int8 import METHODS, measured_ranges, write_onnx_files
 from .predictor import Encoder, Instance, Predictor
 
+LOG = logging.getLogger(__name__)
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 ONNX_FILES = {'float32': {ONNX: 'float32'}, 'int8': {ONNX: 'int8', DYNAMIC: 'int8 dynamic'}}
 ONNX_DIFFERENCES = {
@@ -387,6 +389,8 @@ def export(
             measured.update(
                 measured_on_texts(*predictors, calibration=calibration, labelled=labelled, reduced=reduced)
             )
+            if predictors[1].cut_note:
+                LOG.warning('%s', predictors[1].cut_note)
         deployment = dataclasses.replace(deployment, measured=measured)
         write_card(
             staged,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from .features_objective import FeaturesObjective, Scored, batches_from
 from .objectives import EMBEDDED, EmbeddingProbe, pair_similarity
 from .recipe import SENTENCES, TaskPruneRecipe
 
+LOG = logging.getLogger(__name__)
 LONG = 64  # tokens; a text that has more is no sentence
 HELD_OUT = 'heldout'
 _OF_HELD_OUT = 20  # one text of so many is held out
@@ -118,7 +120,10 @@ class SentenceObjective(FeaturesObjective):
         return self._embeddings(self._fixed(saved, **OF_LAST_STATE), self.heldout)
 
     def about_data(self) -> list[str]:
-        return self._data.described(self.start.architecture.max_length)
+        notes = self._data.cut_notes(self.start.architecture.max_length)
+        for note in notes if self.workers.first else ():
+            LOG.warning('%s', note)
+        return [self._data.described()]
 
     def instances_held_out(self) -> int:
         return next((len(scores) for _, scores in self._data.pairs.values()), len(self.heldout))
@@ -189,8 +194,8 @@ class SentenceData:
     pairs: Mapping[str, tuple[Features, np.ndarray]]
     length: int
 
-    def described(self, positions: int) -> list[str]:
-        """Lines for people; the network has so many positions."""
+    def described(self) -> str:
+        """A line for people."""
 
         def counted(lengths: np.ndarray) -> str:
             long = int((lengths > LONG).sum())
@@ -201,8 +206,14 @@ class SentenceData:
             f'held out: {counted(self.heldout.lengths)}',
         ]
         parts += [f'pairs with scores: {len(scores):,} of {name}' for name, (_, scores) in self.pairs.items()]
-        note = self.train.cut_note(positions)
-        return [' | '.join(parts), *([note] if note else [])]
+        return ' | '.join(parts)
+
+    def cut_notes(self, positions: int) -> list[str]:
+        """How many texts were cut, a line for each set; the network has so many positions."""
+        sets = {'to learn from': self.train, 'held out': self.heldout}
+        sets.update((name, features) for name, (features, _) in self.pairs.items())
+        notes = {name: features.cut_note(positions) for name, features in sets.items()}
+        return [f'{name}: {note}' for name, note in notes.items() if note]
 
 
 def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceData:

@@ -113,9 +113,9 @@ class Features:
         return cls(np.array(ids, np.int32), np.array(starts, np.int64), np.array(seconds, np.int64), labels)
 
 
-def cut_note(count: int, texts: int, length: int) -> str:
-    """How many texts were cut, in words."""
-    return f'{count:,} of {texts:,} texts were cut to {length} tokens'
+def cut_note(count: int, texts: int, length: int | None = None) -> str:
+    """How many texts were cut, in words, and to how many tokens if that is known."""
+    return f'{count:,} of {texts:,} texts were cut' + (f' to {length} tokens' if length else '')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..runs.files import read_json
 from .examples import Examples, labels_of, read_examples
+from .features import cut_note
 from .metrics import score, squad_v1, squad_v2, unanswered
 from .squad import known_answers, read_questions
 from .tables import read_json_lines, read_table
@@ -77,8 +78,9 @@ def score_squad(
     return squad_v1(texts, answers), unanswered(texts, version), notes
 
 
-def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, float], Examples]:
-    """The scores of labels or values, in percent, and the labelled examples.
+def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, float], Examples, list[str]]:
+    """The scores of labels or values, in percent, the labelled examples, and what to know of them, a line
+    each: how many texts were cut.
 
     Parameters
     ----------
@@ -95,12 +97,15 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
         If a file is missing or not what it should be, or a row has no prediction.
     """
     examples = read_examples(task, data)
-    predictions = Path(predictions)
+    predictions, notes = Path(predictions), []
     if predictions.suffix.lower() == '.tsv':
         cells = _submitted(read_examples(task, data, labelled=False).indices, predictions)
     else:
-        cells = _recorded(task, examples, predictions)
-    return score(task.metrics, labels_of(task, cells, predictions), examples.labels), examples
+        records = list(read_json_lines(predictions))
+        cells = _recorded(task, examples, predictions, records)
+        cut = sum(record.get('cut') is True for _, record in records)
+        notes += [f'{cut_note(cut, len(records))} when they were predicted; --long split'] * bool(cut)
+    return score(task.metrics, labels_of(task, cells, predictions), examples.labels), examples, notes
 
 
 def _submitted(indices: tuple[str, ...], path: Path) -> list[tuple[int, str]]:
@@ -120,9 +125,10 @@ def _submitted(indices: tuple[str, ...], path: Path) -> list[tuple[int, str]]:
     return [cells[index] for index in indices]
 
 
-def _recorded(task: Task, examples: Examples, path: Path) -> list[tuple[int, str]]:
+def _recorded(
+    task: Task, examples: Examples, path: Path, records: list[tuple[int, dict[str, Any]]]
+) -> list[tuple[int, str]]:
     """The predictions of JSON lines with their lines; their texts are compared with those of the data."""
-    records = list(read_json_lines(path))
     name = _KEYS.get(task.head.kind, 'label')
     if len(records) != len(examples):
         raise ValueError(f'{path}: {len(records)} predictions for {len(examples)} rows')

@@ -184,7 +184,7 @@ def test_sentences_fill_the_positions_that_the_network_has():
     assert features.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
 
 
-def test_long_texts_are_counted_or_predicted_by_windows(tmp_path, capsys):
+def test_long_texts_are_counted_or_predicted_by_windows(tmp_path, caplog):
     recipe = to_dict(GlueRecipe(model='m', output='o', data='d', task='SST-2', max_length=8))
     saved = dataclasses.replace(tuned_model('classification'), recipe=recipe)
     export(saved, tmp_path / 'cut')
@@ -200,6 +200,9 @@ def test_long_texts_are_counted_or_predicted_by_windows(tmp_path, capsys):
     np.testing.assert_allclose(list(one.probabilities.values()), wanted, rtol=1e-4)
     np.testing.assert_allclose(plain(other), plain(whole[1]), rtol=1e-5)
     assert not one.cut and split.cut_note == '' and split.texts == 2
+    labelled = [Instance(text, label=saved.head.labels[0]), Instance('a', label=saved.head.labels[0])]
+    export(saved, tmp_path / 'scored', labelled=labelled)
+    assert '1 of 2 texts were cut to 8 tokens' in caplog.text
     stated = Predictor(tmp_path / 'cut', long='split')
     assert plain(next(stated.predict([text]))) == plain(next(split.predict([text])))
     assert 'tokens is read in windows' in (tmp_path / 'split' / 'README.md').read_text()

@@ -101,6 +101,8 @@ def test_a_text_is_cut_to_the_length_of_the_checkpoint(texts, model_directory, t
     for start, length in ((saved, 16), (dataclasses.replace(saved, head=head), 5)):
         data = read_sentence_data(recipe, start)
         assert data.train.lengths.max() <= length == data.length
+    assert all('texts were cut to 5 tokens' in note for note in data.cut_notes(16))
+    assert len(data.cut_notes(16)) == 2 + len(data.pairs)
 
 
 def test_a_query_encoder_says_so_wherever_it_goes(run, model_directory, tmp_path):

@@ -35,8 +35,14 @@ def test_submission_and_json_lines_have_one_score(tmp_path, dev):
     (tmp_path / 'SST-2.tsv').write_bytes(submission(SST2, ('0', '1', '2', '3'), one))
     lines = as_lines(*({'text': text, 'label': label} for text, label in zip('abcd', LABELS)))
     for path in (tmp_path / 'SST-2.tsv', write(tmp_path / 'out.jsonl', lines)):
-        scores, examples = score_task(SST2, dev, path)
-        assert scores == {'accuracy': 50.0} and len(examples) == 4
+        scores, examples, notes = score_task(SST2, dev, path)
+        assert scores == {'accuracy': 50.0} and len(examples) == 4 and not notes
+
+
+def test_texts_that_were_cut_are_counted(tmp_path, dev):
+    records = [{'label': label, 'cut': cut} for label, cut in zip(LABELS, (True, False, True, False))]
+    [note] = score_task(SST2, dev, write(tmp_path / 'out.jsonl', as_lines(*records)))[2]
+    assert note.startswith('2 of 4 texts were cut')
 
 
 def test_submission_is_matched_by_the_index_of_the_data(tmp_path):
