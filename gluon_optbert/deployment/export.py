@@ -361,7 +361,7 @@ def export(
     )
     if precision == 'bfloat16':
         prepare_bfloat16()
-    with locked(output), new_directory(output) as staged:
+    with locked(output), new_directory(output, needed=(1 + onnx) * saved.nbytes) as staged:
         ranges = None
         if precision == 'int8':
             ranges = measured_ranges(saved, kind, Encoder(deployment).features(calibration), method)

@@ -133,7 +133,7 @@ def export_transformers(
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
-    with locked(output), new_directory(output) as staged:
+    with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         _write_network(staged, saved, kind, untrained, output)
         write_card(
             staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
@@ -225,7 +225,7 @@ def export_onnx(
     if kind == 'pretraining':
         config['architectures'] = ['BertForMaskedLM']
     ranges, files, measured = None, {ONNX: 'float32'}, {}
-    with locked(output), new_directory(output) as staged:
+    with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         if precision == 'int8':
             features = Encoder(deployment_of(saved, kind)).features(calibration)
             ranges = measured_ranges(saved, computes, features, method)

@@ -248,7 +248,7 @@ def _finetune(
         found = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     networks = len(recipe.seeds) * len(recipe.with_rates())
-    directory.lay_out(workers, needed=networks * sum(values.nbytes for values in saved.parameters.values()))
+    directory.lay_out(workers, needed=networks * saved.nbytes)
     done = (work / RESULT).exists()
     if workers.first and not done:
         note_origin(work, workers=workers.size)

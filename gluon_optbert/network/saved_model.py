@@ -61,6 +61,11 @@ class SavedModel:
     alphas: Alphas | None = None
     head: Head = PRETRAINING
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parameters."""
+        return sum(values.nbytes for values in self.parameters.values())
+
     def __repr__(self) -> str:
         what = 'encoder' if self.progress.untrained else f'network for {self.head.described}'
         lines = [f'{what}{", with gates" if self.alphas else ""}']
@@ -110,7 +115,7 @@ def write_model(
     }
     if model.head.to_dict() != PRETRAINING.to_dict():
         texts[HEAD] = json.dumps(model.head.to_dict(), indent=1) + '\n'
-    with new_directory(directory, replace=replace) as staged:
+    with new_directory(directory, replace=replace, needed=model.nbytes) as staged:
         write_arrays(
             staged / WEIGHTS, {name: np.asarray(value, np.float32) for name, value in arrays.items()}
         )

@@ -196,7 +196,7 @@ def _open(
 def room(objective: PruningObjective, until: int | None = None) -> float:
     """Bytes that the networks of a run take at least, up to the round `until`; checkpoints come on top."""
     recipe = objective.recipe
-    whole = sum(values.nbytes for values in objective.start.parameters.values())
+    whole = objective.start.nbytes
     after = [whole * share for share in recipe.shares()[:until]]
     rotated = sum([whole, *after][: len(after)]) if recipe.rotate_heads else 0
     return whole + rotated + (2 + recipe.reconstruct) * sum(after)

@@ -89,7 +89,7 @@ def check_room(output: Path, needed: float) -> None:
 
 
 @contextlib.contextmanager
-def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
+def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> Iterator[Path]:
     """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
 
     A killed run leaves a hidden directory and its lock beside `output`; the next run for the same output
@@ -99,15 +99,19 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
     ----------
     replace : bool
         Whether a directory that is there gives way.
+    needed : float
+        Bytes that it will have at least.
 
     Raises
     ------
-    FileExistsError
-        If there is something at `output`, before or after, that may not be replaced.
+    FileExistsError, OSError
+        If there is something at `output`, before or after, that may not be replaced; or the disk has too few
+        free bytes.
     """
     output = Path(output)
     if not replace:
         refuse_existing(output)
+    check_room(output, needed)
     output.parent.mkdir(parents=True, exist_ok=True)
     prefix = f'.{output.name}.partial-'
     for stale in output.parent.glob(f'{glob.escape(prefix)}*'):
@@ -129,9 +133,16 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
             refuse_existing(output)
             os.rename(partial, output)
             _flush(output.parent)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
+            _name_if_full(error, output)
             raise
+
+
+def _name_if_full(error: BaseException, output: Path) -> None:
+    """Have the error of a full disk name what was being written, where it names no file."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        error.filename = str(output)
 
 
 @contextlib.contextmanager
@@ -179,9 +190,10 @@ def write_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(staged, path)
-    except BaseException:
+    except BaseException as error:
         if staged.exists():
             staged.unlink()
+        _name_if_full(error, path)
         raise
 
 

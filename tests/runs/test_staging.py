@@ -3,10 +3,11 @@
 import os
 import stat
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
 
 
 def test_file_is_replaced_as_a_whole(tmp_path):
@@ -24,9 +25,21 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(os, 'fsync', full)
-    with pytest.raises(OSError, match='No space'):
+    with pytest.raises(OSError, match='No space.*result.json'):
         write_file(path, b'second')
     assert path.read_bytes() == b'first' and os.listdir(tmp_path) == ['result.json']
+
+
+def test_directory_that_needs_more_than_is_free_is_refused_and_a_full_disk_names_it(tmp_path, monkeypatch):
+    with pytest.raises(OSError, match='No space.*deploy'), new_directory(tmp_path / 'deploy'):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('shutil.disk_usage', lambda place: SimpleNamespace(free=1e9))
+    with (
+        pytest.raises(OSError, match='deploy will need about 2 GB, and .* has 1 GB free'),
+        new_directory(tmp_path / 'deploy', needed=2e9),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_output_below_a_file_is_refused_with_the_remedy_that_fits(tmp_path):
