@@ -129,6 +129,7 @@ def verify(argv=None):
     recipe = parse(VerifyRecipe, argv, description=verify.__doc__, example=example, positional='run')
     if trim_check.is_trimmed(recipe.run):
         _verify_trimmed(trim_check.check_trimmed(recipe), trim_check.TOLERANCE)
+        print(f'next: {line("optbert-export", recipe.run, "--output", "deploy", "--onnx")}')
         return
     if recipe.output is not None:
         refuse_existing(recipe.output)

@@ -35,7 +35,7 @@ from ..runs.display import doing, number_of, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
-from ..runs.starting import line
+from ..runs.starting import line, what_it_is
 
 REPEATS = 30  # timed passes of each network, four times as many on a busy machine
 CALM = 1.25  # how many times as long as the fastest pass half of the passes take at most on a free machine
@@ -112,6 +112,8 @@ def page_of(recipe: ReportRecipe) -> str:
     for path in recipe.runs:
         if (path / SYMBOL).is_file():
             raise ValueError(f'{path} is an export; give the model directory that was exported')
+        if (path / 'config.json').is_file():
+            raise ValueError(f'{path}: {what_it_is(path)}')
     labels = labels_of(recipe.runs)
     with matplotlib.rc_context(STYLE):
         chapters = [

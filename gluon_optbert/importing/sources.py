@@ -18,7 +18,7 @@ from ..architecture.embedding import Embedding
 from ..architecture.heads import Head
 from ..architecture.named import uniform
 from ..runs.failures import RunFailed
-from ..runs.files import existing, fetching, read_json, reason
+from ..runs.files import MANIFEST, existing, fetching, read_json, reason
 from ..runs.mxnet_arrays import BFLOAT16, read_arrays
 from ..text.tokenizer import Vocabulary, settings_of, vocabulary_of
 from .configuration import UNEVEN, architecture_of, head_of, recorded
@@ -95,6 +95,11 @@ def read_source(
         return read_hugging_face(path, vocabulary, as_is=as_is)
     if as_is:
         raise ValueError(f'{source}: has no tokenizer beside its vocabulary; leave --tokenizer {AS_IS} out')
+    if (path / MANIFEST).is_file():
+        raise ValueError(
+            f'{path}: is a directory of this package already, and not a checkpoint to import; give it to the '
+            'commands as it is'
+        )
     if path.is_dir():
         indices = sorted(path.glob('*.index'))
         if len(indices) != 1:

@@ -359,8 +359,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:  # a name that is too long, for one
         raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
     if not is_file:
+        names = [beside.name for beside in path.parent.glob('*.y*ml')]
+        near = difflib.get_close_matches(path.name, names, n=1)
         raise FileNotFoundError(
             f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file'
+            + ''.join(f'; did you mean {path.with_name(name)}?' for name in near)
         )
     values = load_yaml(read_small(path), source=str(path))
     if values is None:

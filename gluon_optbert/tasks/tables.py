@@ -116,7 +116,7 @@ def read_table(
         if len(row) > len(columns) or len(row) < len(columns) and cut_with not in columns:
             raise ValueError(
                 f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
-                f'{", ".join(columns)}'
+                f'{", ".join(columns)}{wrong_separator(path, columns)}'
             )
     if len(whole) < len(rows):
         LOG.warning('%s: %d rows are cut short and left out', path, len(rows) - len(whole))

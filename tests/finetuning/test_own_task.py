@@ -133,6 +133,7 @@ def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
     'content, more, says',
     [
         ('text;label\na;1\n', {'text': 'text'}, 'semicolons found, commas expected'),
+        ('text;label\na, b;1\n', {}, 'semicolons found, commas expected'),
         ('text,label\na,1\na,1\n', {}, 'a classification has two different labels'),
         ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),

@@ -177,6 +177,11 @@ def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tm
     assert_parameters(imported(directory / 'model.ckpt-7').model.parameters)
 
 
+def test_a_directory_of_this_package_is_no_checkpoint(model_directory):
+    with pytest.raises(ValueError, match='of this package already'):
+        imported(model_directory)
+
+
 def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
     theirs = gluonnlp_model(network())
     theirs.initialize()

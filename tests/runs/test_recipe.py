@@ -219,6 +219,12 @@ def test_missing_recipe_file_is_named_in_a_short_line(tmp_path, name):
     assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 400
 
 
+def test_missing_recipe_file_is_like_one_beside_it(tmp_path):
+    (tmp_path / 'prune.yaml').write_text('{}')
+    with pytest.raises(FileNotFoundError, match='did you mean .*prune.yaml'):
+        read_yaml(tmp_path / 'prune.yml')
+
+
 def test_merged_mappings_may_have_the_same_keys(tmp_path):
     path = tmp_path / 'bread.yaml'
     path.write_text('a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}\n')
