@@ -17,6 +17,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from .failures import Interrupted, LogLine, RunFailed, shown
 from .machine import of_launcher
@@ -142,11 +144,21 @@ def parse(
     parser = parser_of(cls, description=description, example=example, positional=positional)
     from_flags = vars(parser.parse_args(argv))
     path = from_flags.pop('recipe', None)
-    values = read_yaml(find_recipe(path)) if path else {}
+    values = _recipe_at(path) if path else {}
     check_alternatives(cls, values)
     values = overridden(cls, values, from_flags)
     source, flags = path or 'command line', set(from_flags) - {positional}
     return fill(cls, values, source=source, flags=flags, positional=positional)
+
+
+def _recipe_at(path: str) -> dict[str, Any]:
+    """The fields in the recipe that a command line names, which may have meant a flag's file."""
+    try:
+        return read_yaml(find_recipe(path))
+    except (RecipeError, FileNotFoundError) as error:
+        if not Path(path).exists() or Path(path).suffix in ('.yaml', '.yml'):
+            raise
+        raise RecipeError([f'{path} is no recipe: which flag is it for? --help lists them']) from error
 
 
 def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:

@@ -15,7 +15,18 @@ import sacremoses
 
 from ..runs.files import parse_json
 from ..runs.limits import LONGEST_DOCUMENT, LONGEST_LINE, LONGEST_OBJECT
-from .layouts import ARTICLE, BOOK_START, LAYOUTS, SAMPLE_LINES, SECTION, TITLE, groups_of, guess, wrapped
+from .layouts import (
+    A_TABLE,
+    ARTICLE,
+    BOOK_START,
+    LAYOUTS,
+    SAMPLE_LINES,
+    SECTION,
+    TITLE,
+    groups_of,
+    guess,
+    wrapped,
+)
 from .sentences import split_sentences
 
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
@@ -119,7 +130,11 @@ def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
 
 
 def guess_layouts(path: Path) -> tuple[list[str], str]:
-    """What `layouts.guess` says of the beginning of a file; ValueError, too, if that is not UTF-8 text."""
+    """What `layouts.guess` says of the beginning of a file; ValueError, too, if that is not UTF-8 text, or if
+    its name is that of a table.
+    """
+    if path.suffix.lower() in ('.csv', '.tsv'):
+        raise ValueError(f'{path}: {A_TABLE}')
     lines, size = [], 0
     for line in itertools.islice(read_lines(path), SAMPLE_LINES):
         lines.append(line)
@@ -215,6 +230,8 @@ def _objects(path: Path) -> Iterator[object]:
         text = value.get('text') if isinstance(value, dict) else None
         if not isinstance(text, str):
             found = f'the fields {list(value)!r:.200}' if isinstance(value, dict) else type(value).__name__
+            if text is not None:
+                found = f'{type(text).__name__} in that field'
             raise ValueError(f'{place}: wanted an object with the text in its field text, found {found}')
         lines = [_SURROGATE.sub('\ufffd', one.rstrip()) for one in text.split('\n')]
         if isinstance(title := value.get('title'), str):

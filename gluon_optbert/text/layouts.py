@@ -19,6 +19,10 @@ LAYOUTS = {  # and what is said of those that can be taken for one another
     'moses': '',
 }
 SAMPLE_LINES = 2000
+A_TABLE = (
+    'a table is no text; write its texts as JSON lines with the field text, or name the --layout in which '
+    'its lines are text'
+)
 
 ARTICLE = re.compile(r'<doc(?=\s)(?:.*?\stitle="(?P<title>.*?)"(?=\s+\w+="|\s*>$))?.*>$')
 TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
@@ -44,7 +48,7 @@ def guess(lines: Sequence[str]) -> tuple[list[str], str]:
     Raises
     ------
     ValueError
-        If it is markup.
+        If it is markup or a table.
     """
     text = [line for line in lines if line]
     if not text:
@@ -57,6 +61,8 @@ def guess(lines: Sequence[str]) -> tuple[list[str], str]:
         raise ValueError('is HTML or XML; take the text out of it first, out of Wikipedia with WikiExtractor')
     if any(map(BOOK_START.match, text)):
         return ['book'], ''
+    if statistics.mode(line.count('\t') for line in text):
+        raise ValueError(f'its lines have tabs: {A_TABLE}')
     if TITLE.match(text[0]) or any(map(TITLE.match, text)) and any(map(SECTION.match, text)):
         return ['wikitext'], ''
     escaped = sum(_MOSES.search(line) is not None for line in text)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import LONGEST_MESSAGE, shown
+from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.text.make_shards import ShardRecipe
 
 FAILS = """
 from gluon_optbert.runs.command_line import command
@@ -33,6 +35,14 @@ def test_workers_but_the_first_speak_under_their_rank(launcher):
     ]
     assert [one.returncode for one in done] == [2, 2]
     assert [one.stderr for one in done] == ['error: bad input\n', '[rank 1] error: bad input\n']
+
+
+@pytest.mark.parametrize('content', ['A sentence.', 'a: b: c', '\t1\n', None])
+def test_what_is_no_recipe_where_one_may_stand_is_asked_for_its_flag(tmp_path, content):
+    path = tmp_path / 'words.txt'
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(RecipeError, match='words.txt is no recipe: which flag is it for'):
+        parse(ShardRecipe, [str(path), '--output', 'shards'], description='.', example='.')
 
 
 @given(st.text(st.characters()) | st.text('\n \x1b\u202e\r', max_size=400))

@@ -454,6 +454,19 @@ def test_what_is_no_text_is_refused_by_name(tmp_path, content, said):
     assert str(path) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    'name, content',
+    [
+        ('a.csv', 'id,text\n1,"A sentence. And another one."\n'),
+        ('a.txt', 'sentence\tlabel\nA fine film.\t1\nA dull one.\t0\n'),
+        ('a.jsonl', '{"text": ["A sentence.", "And another one."]}\n'),
+    ],
+)
+def test_tables_and_lists_are_no_text(tmp_path, name, content):
+    with pytest.raises(ValueError, match='a table is no text|found list in that field'):
+        list(read_documents(written(tmp_path / name, content)))
+
+
 def test_missing_input_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match='no such file'):
         list_files([tmp_path / 'none'])
