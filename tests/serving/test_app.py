@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
-import threading
 import time
 
 import pytest
@@ -241,13 +240,10 @@ def clients():
     [
         (b'', 'sentences', 422, 'is missing'),
         (b'{"text": "a"', 'sentences', 400, 'not JSON'),
-        (b'\xff\xfe', 'sentences', 400, 'not JSON'),
-        (b'{"text": NaN}', 'sentences', 422, 'text: '),
         (b'{"id": ' + b'9' * 100_000 + b'}', 'sentences', 400, 'not JSON that can be read'),
         (b'[' * 100_000, 'sentences', 400, 'not JSON that can be read'),
         ({'text': '\ud800'}, 'sentences', 422, 'surrogate'),
         ([1, 2], 'sentences', 422, 'must be an object'),
-        ({'txt': 'a'}, 'sentences', 422, 'text: is missing'),
         ({'text': 'a', 'x\n<b>': 'a'}, 'sentences', 422, "'x\\n<b>': is not read"),
         ({'text': ' \n\t'}, 'sentences', 422, 'text: is empty'),
         ({'text': 'a' * 21}, 'sentences', 413, 'at most 20'),
@@ -255,14 +251,11 @@ def clients():
         ({'text': 'a', 'id': 'b' * (LONGEST_ID + 1)}, 'sentences', 413, 'id: '),
         ({'text': 'a', 'pair': 'b'}, 'sentences', 422, 'pair: is not read'),
         ({'text': 'a'}, 'pairs', 422, 'pair: is missing'),
-        ({'text': 'a'}, 'questions', 422, 'pair: is missing'),
         ({'question': 'a'}, 'questions', 422, 'context: is missing'),
         ({'question': 'a', 'context': 'b'}, 'pairs', 422, 'text: is missing'),
         ({'instances': []}, 'sentences', 422, 'at least 1'),
-        ({'instances': ['a'], 'text': 'b'}, 'sentences', 422, 'text: is not read'),
         ({'instances': ['a', 3]}, 'sentences', 422, 'instances[1]: must be an object'),
         ({'instances': ['a', {'text': ''}]}, 'sentences', 422, 'instances[1].text: is empty'),
-        ({'instances': ['a']}, 'pairs', 422, 'instances[0]: must be an object'),
         ({'instances': ['a'] * 4}, 'sentences', 413, 'at most 3'),
     ],
 )
@@ -333,17 +326,6 @@ def test_the_description_has_the_keys_that_the_network_reads(clients, name):
     assert models['Several']['properties']['instances']['maxItems'] == 3
     for form in forms:
         assert clients[name].post('/predict', json=dict.fromkeys(form, 'a')).status_code == 200
-
-
-def test_the_thread_ends_with_the_service():
-    def threads():
-        return {thread for thread in threading.enumerate() if thread.name == 'model'}
-
-    before = threads()
-    with client_of() as client:
-        assert client.get('/health').status_code == 200
-        assert len(threads() - before) == 1
-    assert threads() <= before
 
 
 ANY = st.recursive(

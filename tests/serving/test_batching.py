@@ -42,27 +42,6 @@ def held(compute, **options):
     return batcher, first
 
 
-def test_requests_that_wait_are_computed_in_one_pass():
-    compute = Doubling(held=True)
-    batcher, first = held(compute)
-    others = [batcher.submit([number]) for number in (1, 2, 3)]
-    assert batcher.waiting == 3
-    compute.let_go.set()
-    assert [future.result(SOON) for future in (first, *others)] == [[0], [2], [4], [6]]
-    assert compute.batches == [[0], [1, 2, 3]]
-    batcher.close(SOON)
-
-
-def test_no_batch_has_more_texts_than_its_size():
-    compute = Doubling(held=True)
-    batcher, _ = held(compute, batch_size=4)
-    many = batcher.submit(list(range(1, 11)))
-    compute.let_go.set()
-    assert many.result(SOON) == list(range(2, 22, 2))
-    assert [len(batch) for batch in compute.batches] == [1, 4, 4, 2]
-    batcher.close(SOON)
-
-
 def test_the_first_text_waits_for_others_only_as_long_as_told():
     compute = Doubling()
     batcher = batcher_of(compute, batch_size=2, wait_ms=60_000)

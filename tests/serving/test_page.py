@@ -17,25 +17,8 @@ pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which 
 from gluon_optbert.serving.page import TEMPLATE, card_html, page_of
 
 FACTS = {'model': 'tiny', 'labels': [], 'limits': {}}
-ALLOWED = {
-    'h1',
-    'h2',
-    'h3',
-    'h4',
-    'h5',
-    'h6',
-    'p',
-    'ul',
-    'ol',
-    'li',
-    'code',
-    'pre',
-    'em',
-    'strong',
-    'a',
-    'hr',
-}
-ALLOWED |= {'table', 'thead', 'tbody', 'tr', 'th', 'td', 'blockquote', 'br'}
+ALLOWED = set('h1 h2 h3 h4 h5 h6 p ul ol li code pre em strong a hr'.split())
+ALLOWED |= set('table thead tbody tr th td blockquote br'.split())
 
 
 class Tags(HTMLParser):

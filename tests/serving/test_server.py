@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -109,7 +108,7 @@ def deployment(tmp_path_factory):
 
 
 def test_the_command_answers_as_the_command_that_predicts(running, deployment):
-    service = running('tools/serve.py', deployment, '--port', 0)
+    service = running('tools/serve.py', deployment, '--port', 0, '--host-names', 'proxy.example')
     assert f'serving {deployment} at http://127.0.0.1:{service.port}' in service.said
     status, values = service.post({'instances': ['a b c', 'x y', {'text': 'd', 'pair': 'e f'}]})
     predicted = call('tools/predict.py', deployment, input='a b c\nx y\nd\te f\n')
@@ -118,21 +117,30 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     for one, other in zip(values['predictions'], wanted):
         assert one['label'] == other['label']
         assert one['probabilities'] == pytest.approx(other['probabilities'], abs=1e-6)  # other batches
-    status, out, err = service.end()
-    assert (status, out) == (0, 'stopped\n') and err.startswith('engine: ') and len(err.splitlines()) == 1
-
-
-def test_long_texts_are_cut_and_said_to_be_or_read_in_windows(running, deployment):
-    text = 'a b ' * 40
-    for long, cut in (('cut', True), ('split', False)):
-        service = running('tools/serve.py', deployment, '--port', 0, '--long', long)
-        (one,) = service.post({'text': text})[1]['predictions']
-        assert one.get('cut', False) is cut
+    for host, status in (('localhost', 200), ('proxy.example', 200), ('evil.example', 421)):
         connection = service.connection()
-        connection.request('GET', '/health')
-        health = json.loads(connection.getresponse().read())
-        assert health['reads'] == {'tokens': 16, 'long': long} and health['computed']['cut'] == cut
-        assert ('1 of 1 texts were cut to 16 tokens' in service.end()[2]) is cut
+        connection.request('GET', '/health', headers={'Host': host})
+        assert connection.getresponse().status == status
+    check_long_text(service, 'cut')
+    status, out, err = service.end()
+    assert (status, out) == (0, 'stopped\n') and err.startswith('engine: ') and len(err.splitlines()) == 2
+    assert '1 of 4 texts were cut to 16 tokens' in err
+
+
+def check_long_text(service, long):
+    """A long text is cut, or read in windows, and the service says which."""
+    (one,) = service.post({'text': 'a b ' * 40})[1]['predictions']
+    connection = service.connection()
+    connection.request('GET', '/health')
+    health = json.loads(connection.getresponse().read())
+    assert health['reads'] == {'tokens': 16, 'long': long}
+    assert one.get('cut', False) == health['computed']['cut'] == (long == 'cut')
+
+
+def test_long_texts_are_read_in_windows_on_request(running, deployment):
+    service = running('tools/serve.py', deployment, '--port', 0, '--long', 'split')
+    check_long_text(service, 'split')
+    assert 'were cut' not in service.end()[2]
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
@@ -223,23 +231,6 @@ def test_a_second_signal_ends_it_at_once(running, given_up):
     assert time.monotonic() - began < 5 and 'Traceback' not in err
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which('chromium') is None, reason='chromium is not installed')
-def test_a_browser_runs_the_page_under_its_policy(running, tmp_path):
-    service = running('-c', SLOW, 30)
-    flags = ['--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync']
-    flags += ['--disable-quic', '--disable-background-networking', '--disable-component-update']
-    words = [*flags, f'--user-data-dir={tmp_path}', '--virtual-time-budget=5000', '--dump-dom']
-    done = subprocess.run(
-        ['chromium', *words, f'http://127.0.0.1:{service.port}/'],
-        capture_output=True,
-        text=True,
-        timeout=SOON,
-    )
-    assert 'Classification (SST-2), 2 labels' in done.stdout and '<textarea' in done.stdout
-    assert 'at most 20,000 characters' in done.stdout and 'Content Security Policy' not in done.stderr
-
-
 def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
     service = running('-c', SLOW, 5)
     head = b'POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n'
@@ -259,14 +250,6 @@ def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
     assert status == 0 and 'Traceback' not in err
 
 
-def test_the_command_answers_this_machine_and_the_names_it_is_given(running, deployment):
-    service = running('tools/serve.py', deployment, '--port', 0, '--host-names', 'proxy.example')
-    for host, status in (('localhost', 200), ('proxy.example', 200), ('evil.example', 421)):
-        connection = service.connection()
-        connection.request('GET', '/health', headers={'Host': host})
-        assert connection.getresponse().status == status
-
-
 def test_a_port_in_use_is_bad_input(deployment):
     with server.listen('127.0.0.1', 0) as taken:
         taken.listen()
@@ -280,7 +263,6 @@ def test_a_port_in_use_is_bad_input(deployment):
     'flags, words',
     [
         (['--port', 70000], '--port must be '),
-        (['--batch-size', 0], '--batch-size must be '),
         (['--queue', 10], 'queue must be at least max_texts'),
         (['--host', 'no such host'], 'cannot be listened on'),
         (['--pooling', 'last'], 'must be one of mean, cls'),
