@@ -109,7 +109,6 @@ def test_first_line_with_another_label_is_taken_for_a_header_and_said(tmp_path, 
 @pytest.mark.parametrize(
     'head, name, content, says',
     [
-        (SST2, 'dev.tsv', 'sentence\tlabel\na\t1\nb\n', 'dev.tsv: line 3 has 1 cells'),
         (SST2, 'dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'dev.tsv: line 2 has 3 cells'),
         (SST2, 'dev.tsv', 'sentence\tlabel\nb\t2\n', "dev.tsv: line 2 has the label '2', wanted 0 or 1"),
         (SST2, 'dev.txt', 'a\tb\tc\t0\n', "dev.txt: line 1: 4 columns.* header has 'sentence' and 'label'"),

@@ -59,13 +59,6 @@ def test_submission_scores_a_file_with_rows_that_are_cut_short(tmp_path):
     assert score_task(find_task('QQP'), dev, path)[0]['accuracy'] == 100.0
 
 
-def test_values_are_correlated(tmp_path):
-    rows = ''.join(f'a\tb\t{value}\n' for value in (1, 2, 4))
-    dev = write(tmp_path / 'dev.tsv', f'sentence1\tsentence2\tscore\n{rows}')
-    path = write(tmp_path / 'out.jsonl', as_lines({'value': 0.1}, {'value': 0.2}, {'value': 0.4}))
-    assert score_task(STSB, dev, path)[0] == {'spearman': pytest.approx(100), 'pearson': pytest.approx(100)}
-
-
 @pytest.mark.parametrize(
     'name, content, says',
     [
@@ -73,10 +66,8 @@ def test_values_are_correlated(tmp_path):
         ('out.tsv', 'index\tprediction\n0\t1\n', '1 predictions for 4 rows; the row with the index 1 has'),
         ('out.tsv', 'index\tprediction\n' + ''.join(f'{i}\t1\n' for i in range(5)), '5 predictions for 4'),
         ('out.tsv', 'index\tprediction\n0\t1\n0\t1\n', 'line 3 has the index 0 again'),
-        ('out.tsv', 'index\tprediction\n0\n', 'line 2 has 1 cells'),
         ('out.tsv', 'index\tprediction\n0\t0\n1\t2\n2\t0\n3\t0\n', "line 3 has the label '2', wanted 0 or 1"),
         ('out.jsonl', '{"label": "1"}\n', '1 predictions for 4 rows'),
-        ('out.jsonl', '{"label": "1"}\n[]\n', 'line 2 is no JSON object'),
         ('out.jsonl', '{"label"\n', 'line 1: not JSON'),
         ('out.jsonl', as_lines(*({'value': 1},) * 4), "line 1 has no 'label'"),
         (
@@ -160,7 +151,6 @@ def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):
         ('1.1', '{}', 'dev.json: 1 questions have no answer, the first is q2; .*SQuAD2.0'),
         ('2.0', '{"q1": "cat"}', 'out: 1 of 2 questions have no prediction, the first is q2'),
         ('2.0', '{"q1": 1}', 'out: the answer to q1 is no text'),
-        ('2.0', 'cat', 'out: line 1: not JSON'),
         ('2.0', '{"id": "q1"}', "out: line 1 has no 'id' and 'text'"),
     ],
 )

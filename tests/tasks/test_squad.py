@@ -245,7 +245,7 @@ def test_chosen_answer_has_its_place_and_its_probability():
     assert chosen_answer([], 4.0, None) == Answer('', 0.0)
 
 
-@pytest.mark.parametrize('positions', range(5, 700, 17))
+@given(st.integers(5, 700))
 def test_networks_of_any_length_can_read_questions(positions):
     reading = Reading.of({'learning_rate': 1}, positions)
     assert not reading.problems() and reading.max_length <= positions and reading.null_threshold is None
@@ -300,21 +300,17 @@ def asked_as(**more):
     return json.dumps({'data': [{'paragraphs': [{'context': 'c d', 'qas': [values]}]}]})
 
 
-STANDS, EMPTY, AT_MINUS_ONE = (
-    {'text': text, 'answer_start': start} for text, start in (('c', 0), ('', 0), ('', -1))
-)
+STANDS, EMPTY = ({'text': text, 'answer_start': 0} for text in ('c', ''))
 
 
 @pytest.mark.parametrize(
     'more, answers, unknown',
     [
         ({'is_impossible': True, 'answers': [EMPTY]}, (), False),
-        ({'is_impossible': True, 'answers': [AT_MINUS_ONE]}, (), False),
         ({'is_impossible': True, 'answers': [STANDS]}, (), False),
         ({'is_impossible': True}, (), False),
         ({'answers': [EMPTY]}, (), False),
         ({'answers': [EMPTY, STANDS]}, (('c', 0),), False),
-        ({'is_impossible': None, 'answers': [STANDS]}, (('c', 0),), False),
         ({'is_impossible': False, 'answers': [STANDS]}, (('c', 0),), False),
         ({'is_impossible': False, 'answers': []}, (), True),
     ],
@@ -354,12 +350,9 @@ BEYOND = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ANSWERED}]}}]}
         ('{"data": []}', 'has no questions'),
         (BEYOND, 'question 1: answers.0.answer_start must be a finite number'),
         (TWICE, 'question 1 comes twice'),
-        (asked_as(question=None), 'question q7: question must be a valid string'),
         (asked_as(id=None), 'question number 1: id must be'),
         (asked_as(is_impossible='false'), 'question q7: is_impossible must be a valid boolean'),
-        (asked_as(answers={'text': ['c'], 'answer_start': [0]}), 'question q7: answers must be a valid list'),
         (asked_as(answers=[{'text': 'c'}]), 'question q7: answers.0.answer_start Field required'),
-        (json.dumps({'data': [{'paragraphs': [{'context': 'c', 'qas': [{}]}]}]}), 'question number 1: id'),
         (asked_as().replace('}]}]}]}', '}, "?"]}]}]}'), 'question number 2: must be'),
     ],
 )
