@@ -1,10 +1,7 @@
 """A task of the user's own: what is refused before the first step, and what is said of its data."""
 
 import csv
-import dataclasses
 import json
-import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -12,17 +9,15 @@ from helpers.finetuned import recipe_for, sentences, values_for
 from helpers.tiny import ROOT
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
-from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.machine import ORIGIN
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.trimming import TRIM
-from gluon_optbert.training.distributed import Workers
 
 SST2 = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'sst-2.json').read_text())
-REGRESSION = {'head': 'regression', 'labels': [], 'names': [], 'metrics': ['pearson']}
 
 
 def own_task(directory, **change):
@@ -48,29 +43,6 @@ def test_submissions_of_several_names_are_left_beside_the_model(model_directory,
     finetune_glue(recipe_for(model_directory, glue, tmp_path, task=task, epochs=1))
     one, other = ((tmp_path / 'run' / 'seed-1' / name).read_bytes() for name in ('own.tsv', 'Own.tsv'))
     assert one == other and read_model(tmp_path / 'run' / 'seed-1').head.task == 'Own'
-
-
-@pytest.mark.parametrize(
-    'change, rows, label',
-    [({}, ['a\t1', 'b\t1', 'c\t0'], '1'), (REGRESSION, ['a\t2.5', 'b\t2.5', 'c\t0'], '2.5')],
-)
-def test_training_set_of_one_label_is_remarked(model_directory, glue, tmp_path, caplog, change, rows, label):
-    (tmp_path / 'train.tsv').write_text('\n'.join(['sentence\tlabel', *rows]) + '\n')
-    task = own_task(tmp_path, train=str(tmp_path / 'train.tsv'), **change)
-
-    def said(**more):
-        caplog.clear()
-        recipe = recipe_for(model_directory, glue, tmp_path, task=task, **more)
-        with caplog.at_level(logging.WARNING):
-            prepare_glue(recipe, read_model(model_directory), workers=Workers())
-        return caplog.messages
-
-    assert said() == []
-    (line,) = said(limit=2)
-    assert line == (
-        f'{tmp_path / "train.tsv"}: all 2 rows that are trained on have the label {label}, so there is '
-        f'nothing to tell apart'
-    )
 
 
 def tables(directory, names=('text', 'label'), words=('bad', 'good'), count=60):
@@ -132,9 +104,7 @@ def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
 @pytest.mark.parametrize(
     'content, more, says',
     [
-        ('text;label\na;1\n', {'text': 'text'}, 'semicolons found, commas expected'),
         ('text;label\na, b;1\n', {}, 'semicolons found, commas expected'),
-        ('text,label\na,1\na,1\n', {}, 'a classification has two different labels'),
         ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
         ('text,label\na,1\nb,0\n', {'labels': '0,1'}, '--labels is name=label for each of the labels 0, 1'),
@@ -146,14 +116,6 @@ def test_table_that_says_too_little_is_refused(model_directory, tmp_path, conten
     with pytest.raises(ValueError, match=says):
         values = {**values_for(model_directory, tmp_path / 'own.csv', tmp_path), 'task': None, **more}
         finetune_glue(fill(GlueRecipe, values))
-
-
-def test_texts_that_are_cut_are_counted_by_set(model_directory, tmp_path, caplog):
-    recipe = own_recipe(model_directory, tables(tmp_path / 'data') / 'split', tmp_path, max_length=8)
-    prepare_glue(recipe, read_model(model_directory), workers=Workers())
-    said = {line.partition(':')[0]: line for line in caplog.messages}
-    assert said.keys() == {'train', 'dev', 'predictions.tsv'}
-    assert re.match(r'train: \d+ of 41 texts were cut to 8 tokens; --max-length 1[34]$', said['train'])
 
 
 def test_directory_without_one_training_file_is_refused(model_directory, tmp_path):
@@ -175,24 +137,3 @@ def test_task_file_needs_what_cannot_be_guessed(model_directory, tmp_path):
         'train': 54,
         'dev': 6,
     }
-
-
-def test_network_with_a_head_of_another_kind_is_not_pruned_for_a_task_of_the_same_name(
-    finished, glue, tmp_path
-):
-    saved = read_model(finished[0] / 'run' / 'seed-1')
-    head = Head('regression', (), 'Own')
-    parameters = {
-        name: value[:1] if name.startswith('task.') else value for name, value in saved.parameters.items()
-    }
-    write_model(tmp_path / 'model', dataclasses.replace(saved, head=head, parameters=parameters))
-    recipe = TaskPruneRecipe(
-        model=tmp_path / 'model', data=glue, output=tmp_path / 'pruned', task=own_task(tmp_path)
-    )
-    with pytest.raises(
-        ValueError,
-        match='was fine-tuned for Own, and the task is Own with the labels 0, 1: its head is of regression, '
-        'and the task wants one of classification$',
-    ):
-        prune_task(recipe)
-    assert not (tmp_path / 'pruned').exists()
