@@ -74,10 +74,6 @@ raise SystemExit(main())
     assert len(note) == len(warning) == LONGEST_MESSAGE
 
 
-def test_lists_of_problems_stay_lists():
-    assert shown('wrong:\n  one\n  two') == 'wrong:\n  one\n  two'
-
-
 def allocate():
     raise MemoryError('Unable to allocate 9.1 TiB')
 

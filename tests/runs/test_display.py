@@ -10,7 +10,7 @@ import pytest
 from helpers.tiny import environment
 
 from gluon_optbert.runs import display
-from gluon_optbert.runs.display import Display, columns, counting, duration
+from gluon_optbert.runs.display import Display, counting, duration
 
 SHOWS = """
 from gluon_optbert.runs.display import counting
@@ -133,27 +133,6 @@ def test_time_left_follows_from_the_steps_of_this_process(clock):
     assert shown.time_left() == ''
 
 
-def test_quiet_display_says_nothing(capsys):
-    with Display('training', 3, quiet=True) as shown:
-        shown.say('a line')
-        shown.advance()
-    assert capsys.readouterr().err == ''
-
-
-@pytest.mark.parametrize(
-    'seconds, text',
-    [
-        (0.2, '1 s'),
-        (89, '89 s'),
-        (90, '2 min'),
-        (3570, '1 h 0 min'),
-        (7500, '2 h 5 min'),
-        (100000, '1 d 4 h'),
-    ],
-)
-def test_durations_are_for_people(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_process_without_a_terminal_has_no_columns():
-    assert columns() is None
+def test_durations_are_for_people():
+    shown = [duration(seconds) for seconds in (0.2, 89, 90, 3570, 7500, 100000)]
+    assert shown == ['1 s', '89 s', '2 min', '1 h 0 min', '2 h 5 min', '1 d 4 h']

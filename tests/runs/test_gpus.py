@@ -3,8 +3,7 @@
 import mxnet as mx
 import pytest
 
-from gluon_optbert.runs import machine as gpus
-from gluon_optbert.runs import machine as provenance
+from gluon_optbert.runs import machine
 
 NAMES = [b'Tesla V100', b'Tesla T4']
 
@@ -38,26 +37,20 @@ class Features:
         return name == 'CUDA'
 
 
-@pytest.mark.parametrize('status, names', [(0, ['Tesla V100', 'Tesla T4']), (101, ['unknown'] * 2)])
-def test_gpus_that_mxnet_sees_are_named(monkeypatch, status, names):
-    monkeypatch.setattr(mx.runtime, 'Features', Features)
-    monkeypatch.setattr(gpus.ctypes, 'CDLL', lambda name: Driver(status))
-    assert gpus.gpu_names() == names
-
-
-def test_machine_without_gpus_names_none(monkeypatch):
-    monkeypatch.setattr(mx.runtime, 'Features', Features)
-    monkeypatch.setattr(gpus.ctypes, 'CDLL', lambda name: Driver(without=100))
-    assert gpus.gpu_names() == []
-
-
-def test_mxnet_for_cpus_asks_no_driver(monkeypatch):
-    monkeypatch.setattr(gpus.ctypes, 'CDLL', None)
-    assert gpus.gpu_names() == []
-
-
-def test_machine_has_the_names_if_there_are_any(monkeypatch):
-    for names in (['Tesla T4'], []):
-        monkeypatch.setattr(provenance, 'gpu_names', lambda names=names: names)
-        machine = provenance.machine()
-        assert machine.get('gpus', []) == names and ('gpus' in machine) == bool(names)
+@pytest.mark.parametrize(
+    'driver, names',
+    [
+        (Driver(), ['Tesla V100', 'Tesla T4']),
+        (Driver(status=101), ['unknown'] * 2),
+        (Driver(without=100), []),
+        (None, []),  # MXNet for CPUs asks no driver
+    ],
+)
+def test_gpus_that_mxnet_sees_are_named(monkeypatch, driver, names):
+    if driver:
+        monkeypatch.setattr(mx.runtime, 'Features', Features)
+    monkeypatch.setattr(machine.ctypes, 'CDLL', driver and (lambda name: driver))
+    assert machine.gpu_names() == names
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, 'gpu_names', lambda: names)
+    assert machine.machine().get('gpus', []) == names and ('gpus' in machine.machine()) == bool(names)

@@ -172,13 +172,6 @@ def test_only_the_first_worker_takes_the_lock(tmp_path):
         assert not lock_file(tmp_path / 'run').exists()
 
 
-def test_output_below_a_file_is_refused_by_name(tmp_path):
-    (tmp_path / 'file').touch()
-    said = pytest.raises(FileNotFoundError, match='file is a file; give another --output')
-    with said, locked(tmp_path / 'file' / 'run'):
-        raise AssertionError('went on')
-
-
 def test_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
     def refuse(descriptor, how):
         raise OSError(errno.ENOLCK, 'No locks available')

