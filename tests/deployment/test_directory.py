@@ -6,7 +6,6 @@ import struct
 import mxnet as mx
 import numpy as np
 import pytest
-from helpers.commands import call
 from helpers.examples import examples
 from helpers.exported import vouched
 from helpers.processor import needs_bfloat16
@@ -50,15 +49,6 @@ def nothing_is_loaded(request, monkeypatch):
         monkeypatch.setattr(mx.nd, 'load', refuse)
 
 
-def test_every_precision_loads(good):
-    block, description = load_deployment(good)
-    assert (
-        description.architecture == UNEVEN
-        and description.precision in good.joinpath('manifest.json').read_text()
-    )
-    assert block(mx.nd.ones((2, 5)), mx.nd.zeros((2, 5)), mx.nd.array([5, 3]))[0].shape == (2, 5, UNEVEN.h)
-
-
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(FILES),
@@ -96,12 +86,6 @@ def wrong_shape(directory):
     path.write_bytes(content)
 
 
-def wrong_count(directory):
-    path = directory / 'model-0000.params'
-    content = path.read_bytes()
-    path.write_bytes(content[:16] + struct.pack('<Q', 1 << 60) + content[24:])
-
-
 def no_numbers(directory):
     path = directory / 'model-0000.params'
     arrays = read_arrays(path)
@@ -123,23 +107,15 @@ def wider_architecture(directory):
     path.write_text(path.read_text().replace('"vocab_size": 32', '"vocab_size": 32000000000'))
 
 
-def more_layers(directory):
-    path = directory / 'architecture.json'
-    row = '    {"a": 1, "k": 4, "v": 2, "f": 0}'
-    path.write_text(path.read_text().replace(row, ',\n'.join([row] * 2000)))
-
-
 @pytest.mark.parametrize(
     'spoil, message',
     [
         (rewritten_symbol, 'not the network'),
         (another_graph, 'not the network'),
         (wrong_shape, 'word_embed|weight'),
-        (wrong_count, 'number of arrays'),
         (other_names, 'the name'),
         (no_numbers, 'proj.weight has values that are NaN or infinite'),
         (wider_architecture, 'vocabulary'),
-        (more_layers, 'layers, wanted at most'),
     ],
 )
 def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
@@ -156,12 +132,9 @@ def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
         {'computes': 'pretraining'},
         {'precision': ['int8']},
         {'head': None},
-        {'head': {'kind': 'classification', 'labels': ['a', 'b'], 'task': ''}},
         {'head': {'kind': 'classification', 'labels': ['a\nb', 'a\nb'], 'task': ''}},
         {'untrained': 'pooler'},
-        {'untrained': [['pooler']]},
         {'onnx': [1]},
-        {'onnx': {'other.onnx': {'names': 'gluon'}}},
         {'onnx': {'vocab.txt': {'names': 'mine'}}},
     ],
 )
@@ -185,10 +158,3 @@ def test_a_file_that_the_manifest_leaves_out_is_missed(copied):
     vouched(copied)
     with pytest.raises(ValueError, match='lacks vocab.txt'):
         load_deployment(copied)
-
-
-def test_the_command_says_it_in_one_line(copied):
-    rewritten_symbol(copied)
-    result = call('tools/predict.py', copied, input='a\n')
-    assert result.returncode == 2 and result.stdout == ''
-    assert result.stderr.startswith('error:') and result.stderr.count('\n') == 1

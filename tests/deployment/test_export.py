@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import call
 from helpers.exported import UNEVEN, with_head
 from helpers.processor import HAS_BFLOAT16, needs_bfloat16
-from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
+from helpers.tiny import contents, network, random_alphas, saved_model, vocabulary
 
 import gluon_optbert
 from gluon_optbert.architecture.heads import Head
@@ -187,16 +187,8 @@ def test_differences_that_are_not_finite_are_infinite():
     assert relative_difference(nan, one) == relative_difference(one, nan) == float('inf')
     assert relative_difference(one, np.ones(3)) == float('inf')
     assert relative_difference(np.array([1.0, 2.5]), np.array([1.0, 2.0])) == 0.25
-
-
-def test_scores_of_a_head_count_from_one():
-    one, other = np.array([3e-3, 2e-3]), np.array([3e-3, 2e-3 + 1e-7])
-    for name in ('scores', 'next_sentence_scores'):
-        assert output_difference(name, other, one) == pytest.approx(1e-7)
-        assert output_difference(name, 1e4 * other, 1e4 * one) == relative_difference(1e4 * other, 1e4 * one)
-        assert output_difference(name, np.array([np.nan, 0.0]), one) == float('inf')
-        assert output_difference(name, one, np.zeros(2)) == 3e-3
-    assert output_difference('encoded', other, one) == relative_difference(other, one) > 3e-5
+    assert output_difference('scores', nan, one) == float('inf')
+    assert output_difference('scores', np.array([2e-3]), np.array([1e-3])) == pytest.approx(1e-3)  # of one
 
 
 def test_scores_that_cancel_out_do_not_refuse_an_export(tmp_path):
@@ -208,15 +200,6 @@ def test_scores_that_cancel_out_do_not_refuse_an_export(tmp_path):
     model = SavedModel(saved.architecture, {**saved.parameters, **changed}, saved.vocabulary)
     assert np.abs(run(build(model.architecture, model.parameters), feed, INPUTS)[2]).max() < 1e-5
     export(model, tmp_path / 'deploy', head='pretraining')
-
-
-def test_unused_heads_are_left_out_of_the_file(tmp_path):
-    sizes = {}
-    for head in ('encoder', 'pretraining'):
-        export(saved_model(), tmp_path / head, head=head)
-        sizes[head] = (tmp_path / head / 'model-0000.params').stat().st_size
-    heads = [value for name, value in random_parameters(network()).items() if name[:2] in ('de', 'cl')]
-    assert sizes['pretraining'] - sizes['encoder'] >= sum(value.nbytes for value in heads)
 
 
 def test_random_heads_are_not_exported(tmp_path):
@@ -242,14 +225,13 @@ def test_a_classifier_that_was_fine_tuned_is_not_random():
     assert untrained_parts(saved, 'task') == ()
 
 
-@pytest.mark.parametrize('installed', [True, False])
 @pytest.mark.parametrize(
-    'kind, wanted',
+    'kind, wanted, installed',
     [
-        ('classification', {'texts', 'same_label'}),
-        ('question_answering', {'texts', 'same_answer'}),
-        ('regression', {'texts', 'mean_difference'}),
-        ('encoder', {'texts', 'mean_cosine', 'smallest_cosine'}),
+        ('classification', {'texts', 'same_label'}, False),
+        ('question_answering', {'texts', 'same_answer'}, True),
+        ('regression', {'texts', 'mean_difference'}, True),
+        ('encoder', {'texts', 'mean_cosine', 'smallest_cosine'}, True),
     ],
 )
 def test_int8_says_how_often_it_agrees_with_float32(tmp_path, monkeypatch, kind, wanted, installed):
@@ -279,14 +261,6 @@ def test_the_command_says_what_a_precision_costs(tmp_path):
     assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
 
 
-@pytest.mark.parametrize('place', ['round-3/model', 'seed-7'])
-def test_run_directory_is_answered_with_the_command_that_works(tmp_path, place):
-    write_model(tmp_path / 'my runs' / place, saved_model())
-    result = call('tools/export_model.py', tmp_path / 'my runs', '--output', tmp_path / 'deploy')
-    assert result.returncode == 2 and result.stderr.count('\n') == 1
-    assert f"export_model.py '{tmp_path / 'my runs' / place}' --output deploy" in result.stderr
-
-
 def test_export_is_not_exported_again(tmp_path):
     export(saved_model(), tmp_path / 'deploy')
     result = call('tools/export_model.py', tmp_path / 'deploy', '--output', tmp_path / 'again')
@@ -311,10 +285,7 @@ def test_the_manifest_lists_inputs_and_outputs_of_the_onnx_file(tmp_path, names)
     [
         ({'precision': 'fp16'}, "precision must be one of float32, int8.*, found 'fp16'"),
         ({'precision': 'fp16', 'format': 'onnx'}, "precision must be one of float32, int8.*, found 'fp16'"),
-        ({'method': 'foo'}, "method must be one of naive, entropy, found 'foo'"),
-        ({'head': 'mlm'}, "head must be one of .*, found 'mlm'"),
         ({'head': 'task'}, "exports encoder or pretraining, not 'task'"),
-        ({'inputs': 'torch', 'onnx': True}, "inputs must be one of transformers, gluon, found 'torch'"),
         ({'precision': 'bfloat16', 'onnx': True}, 'onnx goes with the precision float32 or int8'),
         ({'precision': 'int8'}, 'calibration: no text'),
         ({'labelled': [Instance('a b', label='1')]}, 'head of a task, and this is an export of encoder'),
@@ -330,9 +301,10 @@ def test_options_that_are_unknown_or_contradictory_are_refused(tmp_path, options
     'words, message',
     [
         (['--precision', 'int8'], '--calibrate'),
-        (['--precision', 'int4'], 'precision'),
-        (['--onnx', '--precision', 'bfloat16'], 'float32 or int8'),
         (['--format', 'transformers', '--calibration-lines', '7'], '--calibration-lines goes with'),
+        (['--format', 'transformers', '--onnx'], '--onnx goes with --format mxnet'),
+        (['--format', 'onnx', '--precision', 'bfloat16'], 'float32 or int8'),
+        (['--format', 'tar'], 'transformers'),
         (['--inputs', 'gluon'], '--inputs goes with --onnx'),
         (['--license', 'apache 2.0'], 'license must be a short name'),
     ],

@@ -47,12 +47,6 @@ def test_lines_are_instances(line, labelled, wanted):
     assert instance_of(line, labelled=labelled) == wanted
 
 
-@pytest.mark.parametrize('line, labelled', [('a\tb\tc', False), ('a', True), ('a\tb\tc\td', True)])
-def test_lines_of_other_columns_are_refused(line, labelled):
-    with pytest.raises(ValueError, match='columns'):
-        instance_of(line, labelled=labelled)
-
-
 def test_files_that_are_no_text_are_refused(tmp_path):
     for content, message in ((b'\n \n', 'no text'), (b'a\n\xff', 'UTF-8')):
         (tmp_path / 'text').write_bytes(content)
@@ -114,12 +108,7 @@ def test_first_line_with_another_label_is_taken_for_a_header_and_said(tmp_path, 
         (SST2, 'dev.txt', 'a\tb\tc\t0\n', "dev.txt: line 1: 4 columns.* header has 'sentence' and 'label'"),
         (SST2, 'dev.txt', 'a\tb\t1\n', 'dev.txt: line 1: two texts, and SST-2 is a task on one sentence'),
         (MRPC, 'dev.txt', 'a\tb\t1\nc\t0\n', 'dev.txt: line 2: one text, and MRPC is a task on pairs'),
-        (
-            SST2,
-            'dev.tsv',
-            'a\t1\n',
-            "its header 'a, 1' has no columns 'sentence' and 'label'.* ends with .txt",
-        ),
+        (SST2, 'dev.tsv', 'a\t1\n', "'a, 1' has no columns 'sentence' and 'label'.* ends with .txt"),
     ],
 )
 def test_labelled_line_that_is_wrong_is_named_with_its_file(tmp_path, head, name, content, says):
@@ -137,12 +126,7 @@ OWN = Head('classification', ('bad', 'good'), columns=('review', 'verdict'))
         (OWN, 'dev.tsv', 'verdict\treview\nGOOD\ta\n', [('a', None, 'good')]),
         (Head('regression'), 'dev.csv', 'id,text,label\n1,a,2\n', [('a', None, '2.0')]),
         (Head('regression'), 'dev.csv', 'text,stars\na,2\n', [('a', None, '2.0')]),
-        (
-            Head('classification', ('0', '1')),
-            'dev.csv',
-            'sentence1,sentence2,label\na,b,1\n',
-            [('a', 'b', '1')],
-        ),
+        (Head('regression'), 'dev.csv', 'sentence1,sentence2,label\na,b,1\n', [('a', 'b', '1.0')]),
     ],
 )
 def test_header_and_labels_of_a_table_are_never_predicted(tmp_path, head, name, content, wanted):
@@ -210,9 +194,7 @@ def test_json_lines_have_the_columns_of_the_task():
         check_texts(pair, reviews)
 
 
-@pytest.mark.parametrize(
-    'line', ['', 'a', '[]', '{}', '"text"', '{"text": 1}', '{"text": null}', '{"text": null, "pair": "a"}']
-)
+@pytest.mark.parametrize('line', ['', '[]', '{}', '{"text": 1}', '{"text": null, "pair": "a"}'])
 def test_json_that_is_no_instance_is_refused(line):
     with pytest.raises(ValueError, match='^file: line 3: '):
         instance_of_json(line, source='file: line 3')

@@ -16,7 +16,6 @@ import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.predictor import record
-from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.notebook import predictor_of
 from gluon_optbert.serving.bodies import body_of, instances_of
 from gluon_optbert.serving.settings import ServiceSettings
@@ -168,9 +167,3 @@ def test_labels_in_columns_of_their_own(tmp_path):
     (tmp_path / 'x.csv').write_text('text,news,sport\na,1,2\n')
     with pytest.raises(ValueError, match='line 2 has .2. where 0 or 1'):
         read_examples(task, tmp_path / 'x.csv')
-
-
-def test_a_model_that_was_written_keeps_its_head(tmp_path):
-    head = Head('multi_label', ('news', 'sport'), 'themes', ('News', 'Sport'))
-    write_model(tmp_path / 'model', with_head(network(), head))
-    assert opt.read_model(tmp_path / 'model').head == head

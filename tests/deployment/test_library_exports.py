@@ -94,22 +94,6 @@ def test_the_command_writes_a_directory_for_each_library(tmp_path, format):
     assert config['model_type'] == 'bert' and config['architectures'] == ['BertModel']
 
 
-@pytest.mark.parametrize(
-    'format, words, says',
-    [
-        ('transformers', ['--onnx'], '--onnx goes with --format mxnet'),
-        ('transformers', ['--precision', 'bfloat16'], '--precision goes with --format mxnet'),
-        ('onnx', ['--precision', 'bfloat16'], 'float32 or int8'),
-        ('tar', [], 'transformers'),
-    ],
-)
-def test_flags_of_other_formats_are_refused(tmp_path, format, words, says):
-    model = write_saved_model(tmp_path / 'model')
-    done = call('tools/export_model.py', model, '--output', tmp_path / 'out', '--format', format, *words)
-    assert done.returncode == 2 and says in done.stderr and 'Traceback' not in done.stderr
-    assert not (tmp_path / 'out').exists()
-
-
 # The tokenizer and the configuration
 
 

@@ -1,7 +1,6 @@
 """What texts show of an export: scores by hand, and the agreement with float32."""
 
 import math
-import re
 import types
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.measures import agreement, check_labels, described, measured_on_texts, score
+from gluon_optbert.deployment.measures import agreement, check_labels, measured_on_texts, score
 from gluon_optbert.deployment.predictor import Label, Value
 from gluon_optbert.tasks.squad import Answer
 
@@ -82,19 +81,3 @@ def test_agreement_of_embeddings_is_their_cosine():
     measured = measured_on_texts(whole, low, calibration=('a', 'b'), labelled=(), reduced=True)
     wanted = {'texts': 2, 'mean_cosine': (1 + math.sqrt(0.5)) / 2, 'smallest_cosine': math.sqrt(0.5)}
     assert measured == {'agreement': pytest.approx(wanted)}
-
-
-@pytest.mark.parametrize(
-    'measured, words',
-    [
-        ({'texts': 2, 'same_label': 0.5}, 'the label is that of float32 for 50.0%'),
-        ({'texts': 2, 'same_answer': 1.0}, 'the answer is that of float32 for 100.0%'),
-        ({'texts': 2, 'mean_difference': 0.25}, 'values differ from those of float32 by 0.25 on average'),
-        (
-            {'texts': 2, 'mean_cosine': 0.95, 'smallest_cosine': 0.9},
-            'cosine of 0.9500 .* 0.9000 at the least',
-        ),
-    ],
-)
-def test_agreement_is_said_in_words(measured, words):
-    assert re.search(words, described(measured))

@@ -23,7 +23,7 @@ from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
-from gluon_optbert.deployment.model_card import FORMATS, CardFacts, bar, millions, model_card, plain
+from gluon_optbert.deployment.model_card import FORMATS, CardFacts, model_card, plain
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
@@ -214,18 +214,6 @@ def test_hubs_are_not_told_scores_of_another_network(more):
         trimming = dataclasses.replace(facts.lineage.trimming, last=True)
         more['lineage'] = dataclasses.replace(facts.lineage, trimming=trimming)
     assert 'model-index' not in front_matter(model_card(dataclasses.replace(facts, **more)))
-
-
-@given(st.integers(0, 10_000), st.integers(0, 10_000))
-def test_a_bar_shows_every_width_above_zero(width, most):
-    drawn = bar(width, max(width, most))
-    assert len(drawn) == 10 and (drawn.strip() != '') == (width > 0)
-    assert (drawn == '█' * 10) >= (width == most > 0)
-
-
-@pytest.mark.parametrize('count, words', [(13_633_161, '13.6 M'), (2.9e9, '2.9 G'), (950, '950'), (0, '0')])
-def test_large_numbers_are_short(count, words):
-    assert millions(count) == words
 
 
 @pytest.mark.parametrize('text', HOSTILE)

@@ -3,16 +3,14 @@
 import collections
 import json
 
-import numpy as np
 import pytest
-from helpers.exported import ARCHITECTURES, CASES, UNEVEN, saved_with
+from helpers.exported import EVERY, UNEVEN, saved_with
 from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.description import inputs_of, outputs_of
 from gluon_optbert.deployment.export import TOLERANCE, export, relative_difference
 from gluon_optbert.deployment.mxnet_network import (
-    inference_parameters,
     inference_symbol,
     inference_table,
     load_deployment,
@@ -20,11 +18,9 @@ from gluon_optbert.deployment.mxnet_network import (
 )
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
-from gluon_optbert.network.model import build, read_parameters
 
 
-@pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('widths', ARCHITECTURES)
+@pytest.mark.parametrize('widths, case', EVERY)
 def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
     saved, model, kind = saved_with(widths, case)
     export(saved, tmp_path / 'deploy', head=kind)
@@ -35,30 +31,6 @@ def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
         wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(INPUTS))
         assert len(outputs) == len(outputs_of(kind, saved.head))
         assert all(relative_difference(*pair) <= TOLERANCE for pair in zip(outputs, wanted))
-
-
-@pytest.mark.parametrize('case', CASES)
-def test_symbol_reads_the_parameters_that_are_listed(case):
-    kind, head = CASES[case]
-    symbol = inference_symbol(UNEVEN, kind, head)
-    assert set(symbol.list_arguments()) - set(inputs_of(kind)) == set(inference_table(UNEVEN, kind, head))
-
-
-def test_equal_arguments_give_equal_json():
-    one, two = (
-        inference_symbol(UNEVEN, 'pretraining', PRETRAINING, precision='bfloat16').tojson() for _ in range(2)
-    )
-    assert one == two
-
-
-def test_attention_scale_stands_in_the_queries():
-    model = build(UNEVEN)
-    trained = read_parameters(model)
-    arrays = inference_parameters(trained, UNEVEN, 'encoder', PRETRAINING)
-    for i, layer in enumerate(UNEVEN.layers):
-        name = f'encoder.transformer_cells.{i}.attention_cell.proj_query.weight'
-        # a float32 product
-        np.testing.assert_allclose(arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6)
 
 
 def test_a_layer_has_no_operator_that_does_nothing():

@@ -2,14 +2,11 @@
 
 import collections
 import dataclasses
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from helpers.exported import ARCHITECTURES, CASES, saved_with
+from helpers.exported import CASES, EVERY, saved_with
 from helpers.tiny import network, saved_model
 from onnx import numpy_helper
 
@@ -23,7 +20,7 @@ from gluon_optbert.deployment.description import (
 )
 from gluon_optbert.deployment.engines import network_outputs, onnx_feed
 from gluon_optbert.deployment.export import ONNX_FILES, TOLERANCE, relative_difference
-from gluon_optbert.deployment.onnx_export import Reference, run_onnx, write_onnx
+from gluon_optbert.deployment.onnx_export import run_onnx, write_onnx
 from gluon_optbert.deployment.onnx_int8 import (
     measured_ranges,
     onnx_in,
@@ -34,26 +31,9 @@ from gluon_optbert.deployment.onnx_int8 import (
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.runs.machine import threads_to_predict
 from gluon_optbert.tasks.features import Features, batch_of
 
 LENGTHS = (9, 4, 9, 6)  # of the calibration text
-ENGINES = """
-import sys
-import numpy as np, onnxruntime
-feed = {name: value.astype('int64') for name, value in np.load(sys.argv[1]).items()}
-for path in sys.argv[2:]:
-    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
-    names = [value.name for value in session.get_outputs()]
-    np.savez(path + '.onnxruntime.npz', **dict(zip(names, session.run(None, feed))))
-    try:
-        import openvino
-    except ImportError:
-        continue
-    network = openvino.Core().compile_model(path, 'CPU', {'INFERENCE_PRECISION_HINT': 'f32'})
-    answer = {output.any_name: np.array(value) for output, value in network(feed).items()}
-    np.savez(path + '.openvino.npz', **answer)
-"""
 
 
 def text_of(saved):
@@ -76,8 +56,7 @@ def differences(outputs, model, case, feed):
 
 
 @pytest.mark.parametrize('names', NAMES)
-@pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('widths', ARCHITECTURES)
+@pytest.mark.parametrize('widths, case', EVERY)
 def test_onnx_equals_the_trained_network(tmp_path, widths, case, names):
     saved, model, kind = saved_with(widths, case)
     write_onnx_files(tmp_path, ONNX_FILES['float32'], saved, kind, names)
@@ -103,7 +82,7 @@ def test_a_file_is_valid_and_has_the_names_and_shapes_of_its_description(names):
         assert all(weight.HasField('raw_data') for weight in model.graph.initializer)
 
 
-@pytest.mark.parametrize('widths', ARCHITECTURES)
+@pytest.mark.parametrize('widths', ['uneven', 'factorised'])
 def test_padding_may_be_anywhere(tmp_path, widths):
     """Tokens between, before or after padding are encoded as a network encodes them without padding, whose
     positions are theirs."""
@@ -130,21 +109,11 @@ def test_padding_may_be_anywhere(tmp_path, widths):
         assert relative_difference(encoded[row, kept], wanted[0]) <= TOLERANCE
 
 
-def test_same_network_gives_the_same_bytes():
-    saved, _, kind = saved_with('uneven', 'encoder')
-    one, other = (onnx_in('float32', saved, kind, 'gluon').SerializeToString() for _ in range(2))
-    assert one == other
-
-
 # In eight bits
 
 
 @pytest.mark.parametrize(
-    'widths, case, method',
-    [
-        *((widths, case, 'naive') for widths in ARCHITECTURES for case in CASES),
-        ('factorised', 'encoder', 'entropy'),
-    ],
+    'widths, case, method', [*((*one, 'naive') for one in EVERY), ('factorised', 'encoder', 'entropy')]
 )
 def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
     saved, model, kind = saved_with(widths, case)
@@ -155,19 +124,6 @@ def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
         outputs = run_onnx(tmp_path / name, onnx_feed(feed, onnx_inputs(kind)))
         most = 0.05 if method == 'naive' or name == DYNAMIC else 0.5  # entropy cuts the largest values off
         assert 1e-5 < next(differences(outputs, model, case, feed)) < most, name
-
-
-def test_the_reference_is_an_engine(tmp_path):
-    saved, model, kind = saved_with('uneven', 'encoder')
-    features, feed = text_of(saved)
-    write_onnx_files(
-        tmp_path, ONNX_FILES['int8'], saved, kind, 'gluon', measured_ranges(saved, kind, features)
-    )
-    engine = Reference(
-        tmp_path / 'model.onnx', list(onnx_inputs(kind, 'gluon')), threads_to_predict(None), 'int8'
-    )
-    outputs = engine.outputs(feed)
-    assert 1e-5 < relative_difference(outputs['pooled'], running.run(model, feed, INPUTS)[1]) < 0.05
 
 
 def test_a_network_without_layers_has_nothing_in_eight_bits():
@@ -237,32 +193,21 @@ def test_ranges_hold_zero_exactly(low, high):
     assert values[0] <= min(low, 0) + scale and values[1] >= max(high, 0) - scale
 
 
-@pytest.mark.slow
-def test_other_programs_compute_what_the_files_say(tmp_path):
-    """PEER_ONNXRUNTIME=its/bin/python names an environment with ONNX Runtime, and perhaps OpenVINO."""
-    python = os.environ.get('PEER_ONNXRUNTIME')
-    if not python or not Path(python).exists():
-        pytest.skip('PEER_ONNXRUNTIME does not name a Python with onnxruntime')
-    paths = []
-    for widths in ('even', 'uneven'):
-        saved, _, kind = saved_with(widths, 'encoder')
-        features, feed = text_of(saved)
-        (tmp_path / widths).mkdir()
-        files = {'whole.onnx': 'float32', **ONNX_FILES['int8']}
-        ranges = measured_ranges(saved, kind, features)
-        write_onnx_files(tmp_path / widths, files, saved, kind, 'transformers', ranges)
-        paths += [tmp_path / widths / name for name in files]
-    feed = onnx_feed(feed, onnx_inputs('encoder'))
-    np.savez(tmp_path / 'feed.npz', **feed)
-    alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-    words = [python, '-c', ENGINES, tmp_path / 'feed.npz', *paths]
-    subprocess.run(list(map(str, words)), check=True, timeout=300, env=alone)
+def test_onnx_runtime_computes_what_the_files_say(tmp_path):
+    """Fused products, and those of the dynamic file, saturate on processors without VNNI: not compared."""
+    runtime = pytest.importorskip('onnxruntime')
+    saved, _, kind = saved_with('uneven', 'encoder')
+    features, feed = text_of(saved)
+    files = {'whole.onnx': 'float32', 'model.onnx': 'int8'}
+    write_onnx_files(tmp_path, files, saved, kind, 'transformers', measured_ranges(saved, kind, features))
+    feed = onnx_feed(feed, onnx_inputs(kind))
     tokens = feed['attention_mask'].astype(bool)
-    for path in paths:
-        wanted = run_onnx(path, feed)['last_hidden_state'][tokens]
-        for result in path.parent.glob(f'{path.name}.*.npz'):
-            with np.load(result) as outputs:
-                output = outputs['last_hidden_state'][tokens]
-            # a value between two integers may be rounded either way, by a sum in another order
-            most = TOLERANCE if path.name == 'whole.onnx' else 0.05
-            assert relative_difference(output, wanted) < most, result
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for name in files:
+        session = runtime.InferenceSession(str(tmp_path / name), options, providers=['CPUExecutionProvider'])
+        (output,) = session.run(['last_hidden_state'], feed)
+        wanted = run_onnx(tmp_path / name, feed)['last_hidden_state']
+        # a value between two integers may be rounded either way, by a sum in another order
+        most = TOLERANCE if name == 'whole.onnx' else 0.05
+        assert relative_difference(output[tokens], wanted[tokens]) < most, name

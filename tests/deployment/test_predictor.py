@@ -111,24 +111,15 @@ NAN = float('nan')
     'texts, says',
     [
         ('a fine film', "found str 'a fine film'"),
-        (b'a', 'found bytes'),
         ({'text': 'a'}, "found dict {'text': 'a'}"),
-        ({'instances': ['a']}, 'found dict'),
         (Instance('a'), 'found Instance'),
         (None, 'found NoneType None'),
-        (NAN, 'found float nan'),
-        (7, 'found int 7'),
         (np.array('a fine film'), 'found ndarray'),
         (np.array([['a', 'b']]), 'found ndarray'),
-        (['a', None], 'text number 1 is None'),
         (['a', NAN], 'text number 1 is nan'),
-        ([{'text': 'a'}], "text number 0 is {'text': 'a'}"),
-        ([b'a'], "text number 0 is b'a'"),
         ([('a', None)], "text number 0 is .'a', None"),
-        ([Instance(NAN)], 'text number 0 is Instance'),
         ([Instance('a', NAN)], 'text number 0 is Instance'),
         ([('a', 'b', 'c')], 'text number 0 has 3 parts'),
-        ([()], 'text number 0 has 0 parts'),
         (['a', 'b \ud800'], 'text number 1: half of a character'),
     ],
 )
@@ -140,22 +131,18 @@ def test_what_are_no_texts_is_refused_with_what_is_wanted(directories, texts, sa
 def test_texts_of_any_collection_are_read(directories):
     predictor = Predictor(directories / 'regression')
     wanted = list(predictor.predict(['a', 'b']))
-    for texts in (
-        ('a', 'b'),
-        iter('ab'),
-        {'a': 1, 'b': 2}.keys(),
-        np.array(['a', 'b']),
-        [['a'], Instance('b')],
-    ):
+    for texts in (iter('ab'), {'a': 1, 'b': 2}.keys(), np.array(['a', 'b']), [['a'], Instance('b')]):
         assert list(predictor.predict(texts)) == wanted
 
 
-@pytest.mark.parametrize(
-    'settings', [{'batch_size': '8'}, {'batch_size': 2.5}, {'batch_size': None}, {'ahead': NAN}]
-)
-def test_counts_that_are_none_are_refused(directories, settings):
-    with pytest.raises(TypeError, match='must be a whole number'):
-        Predictor(directories / 'regression').predict(['a'], **settings)
+@pytest.mark.parametrize('name', ['batch_size', 'ahead'])
+def test_counts_that_are_none_are_refused(directories, name):
+    predictor = Predictor(directories / 'regression')
+    with pytest.raises(ValueError, match=f'{name} must be at least 1, found 0'):
+        predictor.predict(['a b'], **{name: 0})
+    for value in ('8', 2.5, None, NAN):
+        with pytest.raises(TypeError, match='must be a whole number'):
+            predictor.predict(['a'], **{name: value})
 
 
 def test_nan_is_no_token_and_no_threshold(directories):
@@ -163,17 +150,6 @@ def test_nan_is_no_token_and_no_threshold(directories):
         Predictor(directories / 'regression').outputs([[2, NAN, 3]])
     with pytest.raises(ValueError, match='null_threshold must be finite'):
         Predictor(directories / 'question_answering', null_threshold=NAN)
-
-
-@pytest.mark.parametrize('count', [0, -1])
-def test_batches_without_sequences_are_refused(directories, tmp_path, count):
-    predictor = Predictor(directories / 'regression')
-    for name in ('batch_size', 'ahead'):
-        with pytest.raises(ValueError, match=f'{name} must be at least 1, found {count}'):
-            predictor.predict(['a b'], **{name: count})
-    export(saved_model(), tmp_path / 'encoder')
-    with pytest.raises(ValueError, match='batch_size must be at least 1'):
-        Predictor(tmp_path / 'encoder').encode(['a b'], batch_size=count)
 
 
 def test_sentences_fill_the_positions_that_the_network_has():
@@ -313,6 +289,8 @@ def test_embeddings_have_one_row_for_each_text(encoder, directories):
     assert predictor.encode([]).shape == (0, ARCHITECTURE.h)
     pair = predictor.encode([('a b', 'c')])
     assert pair.shape == (1, ARCHITECTURE.h) and not np.allclose(pair, predictor.encode(['a b']))
+    with pytest.raises(ValueError, match='batch_size must be at least 1'):
+        predictor.encode(['a'], batch_size=0)
     with pytest.raises(ValueError, match='pooling must be one of mean, cls'):
         predictor.encode(['a'], pooling='last')
     with pytest.raises(ValueError, match='has no embeddings'):
@@ -326,24 +304,16 @@ def test_embeddings_have_one_row_for_each_text(encoder, directories):
     [
         ({'input_ids': np.zeros((1, 17), int)}, 'sequences of 17 tokens, and the network has 16 positions'),
         ({'input_ids': np.array([[1, 32]])}, 'input_ids from 1 to 32, and they must lie between 0 and 31'),
-        ({'input_ids': np.array([[1, -1]])}, 'input_ids from -1'),
         ({'token_types': np.array([[0, 2]])}, 'token_types'),
         ({'valid_length': np.array([3])}, 'valid_length'),
-        ({'valid_length': np.array([0])}, 'valid_length'),
         ({'valid_length': np.array([1, 1])}, 'shapes'),
         ({'token_types': np.array([[0, 0, 0]])}, 'shapes'),
-        ({'input_ids': np.array([1, 2])}, 'shapes'),
         ({'input_ids': np.zeros((0, 2), int)}, 'shapes'),
     ],
 )
 def test_tokens_that_the_network_has_no_row_for_are_refused(encoder, changes, says):
     with pytest.raises(ValueError, match=says):
         encoder[0].outputs(**{'input_ids': np.array([[2, 3]]), **changes})
-
-
-def test_outputs_have_the_names_of_the_manifest(encoder):
-    outputs = encoder[0].outputs(np.array([[2, 5, 3]]))
-    assert outputs['encoded'].shape == (1, 3, 8) and outputs['pooled'].shape == (1, 8)
 
 
 def test_command_writes_embeddings(tmp_path):
@@ -372,16 +342,15 @@ def test_close_sentences_have_close_embeddings(tmp_path):
     assert np.diag(cosines).min() > 0.5 > 0.2 > (cosines - np.diag(np.diag(cosines))).max()
 
 
-@pytest.mark.parametrize('kind', ['model', 'pruning', 'tuning'])
-def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one(tmp_path, kind):
-    run_directory = tmp_path / 'my runs'
-    places = {'pruning': ['round-2/model', 'round-10/model'], 'tuning': ['seed-1', 'seed-2']}
-    models = [run_directory / place for place in places.get(kind, ['.'])]
-    for model in models:
-        write_saved_model(model)
-    wanted = {'pruning': models[-1]}.get(kind, models[0])
-    result = call('tools/predict.py', run_directory, input='a\n')
-    command = f"python tools/export_model.py '{wanted}' --output deploy"
+@pytest.mark.parametrize(
+    'places, wanted',
+    [(['.'], '.'), (['round-2/model', 'round-10/model'], 'round-10/model'), (['seed-1', 'seed-2'], 'seed-1')],
+)
+def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one(tmp_path, places, wanted):
+    for place in places:
+        write_saved_model(tmp_path / 'my runs' / place)
+    result = call('tools/predict.py', tmp_path / 'my runs', input='a\n')
+    command = f"python tools/export_model.py '{tmp_path / 'my runs' / wanted}' --output deploy"
     assert result.returncode == 2 and result.stderr.rstrip().endswith(command), result.stderr
     assert result.stderr.count('\n') == 1
 

@@ -30,6 +30,9 @@ CASES = {
     'several labels': ('task', Head('multi_label', ('news', 'sport', 'town'))),
     'tags': ('task', Head('token_classification', ('O', 'B-town', 'I-town'))),
 }
+# All widths with the heads of pre-training, and all heads with uneven widths.
+EVERY = [(widths, 'pretraining') for widths in ARCHITECTURES]
+EVERY += [('uneven', case) for case in CASES if case != 'pretraining']
 
 
 def saved_with(widths, case):
