@@ -11,7 +11,7 @@ from helpers.processor import needs_bfloat16
 from helpers.pruned import MODEL, alphas_of, recipe_for, records, results, selection_of, with_more_tokens
 from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_difference, write_saved_model
 
-from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import select_units, truncate
@@ -215,16 +215,6 @@ def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(pruned, prune
     left = read_model(tmp_path / 'run' / 'round-2' / 'model')
     assert {value.dtype for value in left.parameters.values()} == {np.dtype(np.float32)}
     assert ParameterCost().cost(left.architecture) <= 0.6 * ParameterCost().cost(network())
-
-
-def test_flops_are_an_objective(pruned, tmp_path):
-    pruned(objective='flops', length=16, target=0.5)
-    before, after = (
-        read_model(tmp_path / 'run' / f'round-{number}' / 'model').architecture for number in (0, 2)
-    )
-    cost = FlopsCost(16)
-    assert cost.cost(after) <= 0.5 * cost.cost(before)
-    assert selection_of(tmp_path / 'run' / 'round-2').cost == cost.cost(after)
 
 
 def test_random_method_draws_from_the_seed_and_trains_no_gates(pruned, tmp_path):

@@ -13,7 +13,6 @@ from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.network.gates import HardConcreteGate
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.gate_training import GateSettings, train_gates
-from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
 from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import Reporter
@@ -49,24 +48,7 @@ def test_alphas_are_those_of_the_first_round_of_a_run(pruned_run, shards, model_
     assert all(np.array_equal(alpha, wanted[key]) for key, alpha in alphas.items())
 
 
-def test_only_the_widths_asked_for_move(shards, model_directory):
-    alphas, _ = train(model_directory, shards['train'], PHASE, prune='af', **SETTINGS)
-    assert {key[0] for key, alpha in alphas.items() if (alpha != 1).any()} == {'a', 'f'}
-
-
-def test_prices_decide_how_hard_a_width_is_pushed(shards, model_directory):
-    """Without a penalty they change nothing; with one, parameters and FLOPs push differently."""
-    settings = {'learning_rate': 0.05, 'optimizer': 'sgd', 'dropout': 0.0}
-
-    def alphas(gamma, cost=None):
-        return train(model_directory, shards['train'], PHASE, gamma=gamma, cost=cost, **settings)[0]['f0']
-
-    assert np.array_equal(alphas(0.0), alphas(0.0, FlopsCost(16)))
-    assert alphas(0.5).mean() < alphas(0.0).mean()
-    assert not np.array_equal(alphas(0.5), alphas(0.5, FlopsCost(16)))
-
-
-def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
+def test_penalty_pushes_by_price_or_every_unit_alike(shards, model_directory):
     """One step of SGD moves a gate by the learning rate times its gradient, which has the weight in it."""
     settings = {'learning_rate': 0.01, 'optimizer': 'sgd', 'dropout': 0.0}
     phase = Phase('gates', steps=1, batch_size=8, seed=1, log_every=0)
@@ -74,12 +56,13 @@ def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
     def alphas(gamma, **more):
         return train(model_directory, shards['train'], phase, gamma=gamma, **settings, **more)[0]
 
-    free, weighted, unweighted = alphas(0.0), alphas(1.0), alphas(1.0, unweighted=True)
-    prices = beta(network(), ParameterCost())
-    for key, alpha in free.items():
-        assert alpha - weighted[key] == pytest.approx(0.01 * prices[key], abs=1e-6)  # float32 near 1
-        assert alpha - unweighted[key] == pytest.approx(0.01, abs=1e-6)
-    assert len({round(price, 6) for price in prices.values()}) > 2
+    free, unweighted = alphas(0.0), alphas(1.0, unweighted=True)
+    for cost in (ParameterCost(), FlopsCost(16)):
+        weighted, prices = alphas(1.0, cost=cost), beta(network(), cost)
+        for key, alpha in free.items():
+            assert alpha - weighted[key] == pytest.approx(0.01 * prices[key], abs=1e-6)  # float32 near 1
+            assert alpha - unweighted[key] == pytest.approx(0.01, abs=1e-6)
+        assert len({round(price, 6) for price in prices.values()}) > 2
 
 
 def test_reported_penalty_is_that_of_the_gates_that_are_trained(shards, model_directory, tmp_path):
@@ -113,19 +96,10 @@ def test_a_draw_without_any_hidden_unit_has_finite_gradients(shards, model_direc
     assert all((scores[key] == 1).all() for key in ('f0', 'f1'))  # the odds are where they began
 
 
-def test_subclass_of_l0_ranks_units_by_odds_as_l0_does(shards, model_directory, monkeypatch):
-    class Own(L0Penalty):
-        """The same under another name."""
-
-    monkeypatch.setitem(PENALTIES, 'own', Own)
-    results = [
-        train(model_directory, shards['train'], PHASE, penalty=name, **SETTINGS) for name in ('l0', 'own')
-    ]
-    (alphas, scores), (own_alphas, own_scores) = results
+def test_l0_ranks_units_by_odds(shards, model_directory):
+    alphas, scores = train(model_directory, shards['train'], PHASE, penalty='l0', **SETTINGS)
     assert all((alpha == 1).all() for alpha in alphas.values())  # gates that alone would rank nothing
     assert all(len(np.unique(scores[key])) > 1 for key in ('f0', 'f1'))
-    for key, score in scores.items():
-        assert np.array_equal(own_alphas[key], alphas[key]) and np.array_equal(own_scores[key], score)
 
 
 def test_training_goes_on_from_its_states_and_writes_its_metrics(
@@ -146,10 +120,6 @@ def test_training_goes_on_from_its_states_and_writes_its_metrics(
 def test_what_does_not_suit_is_refused(shards, shards_directory, model_directory, tmp_path):
     with pytest.raises(ValueError, match="penalty must be one of l1, proximal, l0, found 'l2'"):
         train(model_directory, shards['train'], 1, penalty='l2')
-    with pytest.raises(ValueError, match='prune must be made of'):
-        train(model_directory, shards['train'], 1, prune='hx')
-    with pytest.raises(FileNotFoundError, match='nowhere'):
-        train(tmp_path / 'nowhere', shards['train'], 1)
     gated = write_saved_model(tmp_path / 'gated', alphas=random_alphas(network()))
     with pytest.raises(ValueError, match='still has its gates'):
         train(gated, shards['train'], 1)

@@ -16,7 +16,6 @@ from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.methods import METHODS, Cut, Method, head_importance, relative, value_projections
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.runs.command_line import parser_of
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
@@ -47,14 +46,6 @@ def test_added_method_chooses_its_own_units(pruned, tmp_path, monkeypatch):
         for n in (1, 2)
     )
     assert first == list(range(len(first))) and len(second) == (len(first) + 1) // 2
-
-
-def test_help_and_refusals_name_an_added_method(tmp_path, monkeypatch):
-    monkeypatch.setitem(METHODS, 'ones', Method(ones))
-    shown = ' '.join(parser_of(PruneRecipe, description='', example='').format_help().split())
-    assert ', heads, ones)' in shown
-    with pytest.raises(RecipeError, match='method must be one of alpha, .*, heads, ones, found'):
-        recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='twos')
 
 
 @pytest.mark.parametrize(
@@ -95,20 +86,17 @@ def cut_of(**settings):
     return Cut(model, recipe, 1, cost, 0.5 * cost.cost(network()), None, phase)
 
 
-@pytest.mark.parametrize('letters', ['h', 'ha'])
-def test_a_common_factor_of_the_gates_of_a_width_changes_no_relative_ranking(letters):
+def test_a_common_factor_of_the_gates_of_a_width_changes_no_relative_ranking():
     scores = {key: 0.5 + 0.5 * values for key, values in random_scores(network(), seed=3).items()}
     select = METHODS['alpha'].select
-    before, fewer = select(cut_of(relative_gates=letters), scores).kept, {}
-    for key in scores:
-        if key[0] not in letters:
-            continue
+    before = select(cut_of(relative_gates='ha'), scores).kept
+    for key in ('h', 'a0', 'a1'):
         smaller = {**scores, key: 0.25 * scores[key]}
-        after = select(cut_of(relative_gates=letters), smaller).kept
+        after = select(cut_of(relative_gates='ha'), smaller).kept
         assert all(np.array_equal(before[other], after[other]) for other in before)
-        one, other = (len(select(cut_of(), alphas).kept[key]) for alphas in (scores, smaller))
-        fewer[key[0]] = fewer.get(key[0], 0) + one - other
-    assert fewer['h'] > 0 and min(fewer.values()) >= 0  # the tiny network has too few heads to lose more
+    smaller = {**scores, 'h': 0.25 * scores['h']}
+    one, other = (len(select(cut_of(), alphas).kept['h']) for alphas in (scores, smaller))
+    assert one > other
 
 
 @pytest.mark.parametrize('settings', [{'penalty': 'l0'}, {'method': 'fisher'}, {'method': 'magnitude'}])
@@ -122,21 +110,12 @@ def test_scores_that_are_no_gates_are_ranked_as_they_are(settings):
 
 
 def test_relative_gates_are_divided_by_the_upper_decile_of_their_own_width():
-    scores = {
-        'h': -np.arange(11.0),
-        'a0': np.array([1.0, 2.0]),
-        'a1': np.array([3.0, 3.0]),
-        'k0': np.ones(3) * 5,
-    }
+    scores = {'h': -np.arange(11.0), 'a0': np.array([1.0, 2.0]), 'a1': np.zeros(2), 'k0': np.ones(3) * 5}
     found = relative(scores, 'ha')
-    wanted = {'h': np.arange(11.0) / 9, 'a0': scores['a0'] / 1.9, 'a1': np.ones(2), 'k0': scores['k0']}
+    wanted = {'h': np.arange(11.0) / 9, 'a0': scores['a0'] / 1.9, 'a1': np.zeros(2), 'k0': scores['k0']}
     assert found.keys() == wanted.keys()
     for key, value in wanted.items():
         np.testing.assert_allclose(found[key], value)
-
-
-def test_gates_that_are_all_zero_stay_zero():
-    assert not relative({'h': np.zeros(4)}, 'h')['h'].any()
 
 
 PHASE = Phase('importance', steps=1, batch_size=8, seed=1)
@@ -166,8 +145,6 @@ def test_scores_of_heads_are_the_slopes_of_the_loss_without_dropout(
         return dataclasses.replace(start, parameters=parameters)
 
     for layer, dims in enumerate(start.architecture.layers):
-        slopes = [
-            abs(loss(with_head(layer, head, 1.05)) - loss(with_head(layer, head, 0.95)))
-            for head in range(dims.a)
-        ]
+        ends = ([loss(with_head(layer, head, scale)) for head in range(dims.a)] for scale in (1.05, 0.95))
+        slopes = np.abs(np.subtract(*ends))
         assert scores[f'a{layer}'] == pytest.approx(slopes / np.linalg.norm(slopes), abs=0.03)

@@ -1,20 +1,18 @@
 """What a pruning run refuses: contradictory recipes, and networks and shards that do not suit it."""
 
 import dataclasses
-import shutil
 
 import pytest
 from helpers.pruned import recipe_for
-from helpers.tiny import TOKENS, network, random_alphas, saved_model, vocabulary, write_shards
+from helpers.tiny import TOKENS, network, random_alphas, saved_model, vocabulary
 
-from gluon_optbert.architecture.cost import OBJECTIVES, ParameterCost
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, unreachable
+from gluon_optbert.pruning.recipe import unreachable
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.text.tokenizer import vocabulary_of
 
 
@@ -54,24 +52,6 @@ def test_steps_of_gates_are_needed_where_batches_rank_the_units(model_directory,
 def test_contradictory_recipe_is_refused_by_name(tmp_path, change, named):
     with pytest.raises(RecipeError, match=named):
         recipe_for(tmp_path, tmp_path, tmp_path / 'run', **change)
-
-
-@pytest.mark.parametrize(
-    'kind, values',
-    [
-        (PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o'}),
-        (TaskPruneRecipe, {'model': 'm', 'output': 'o'}),
-    ],
-)
-def test_added_objective_is_accepted(monkeypatch, kind, values):
-    monkeypatch.setitem(OBJECTIVES, 'own', lambda length, latency_model: ParameterCost())
-    assert isinstance(fill(kind, {**values, 'objective': 'own'}).cost(), ParameterCost)
-
-
-def test_all_contradictions_are_said_at_once(tmp_path):
-    with pytest.raises(RecipeError) as error:
-        recipe_for(tmp_path, tmp_path, tmp_path / 'run', target=2, rounds=0, gamma=-1, batch_size=0)
-    assert len(error.value.problems) == 4
 
 
 def refusal(recipe, error=ValueError):
@@ -146,22 +126,6 @@ def test_network_that_does_not_suit_is_refused(shards_directory, tmp_path, start
     assert words in refusal(
         recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None, labels='mlm')
     )
-
-
-@pytest.mark.parametrize('name', ['architecture.json', 'model.params'])
-def test_incomplete_model_directory_is_refused(shards_directory, model_directory, tmp_path, name):
-    start = shutil.copytree(model_directory, tmp_path / 'start')
-    (start / name).unlink()
-    assert name in refusal(
-        recipe_for(shards_directory, start, tmp_path / 'run'), (ValueError, FileNotFoundError)
-    )
-
-
-def test_truncated_shard_is_refused(model_directory, tmp_path):
-    directory = write_shards(tmp_path / 'shards')
-    path = directory / 'train-00001.npz'
-    path.write_bytes(path.read_bytes()[:-1])
-    assert 'train-00001.npz' in refusal(recipe_for(directory, model_directory, tmp_path / 'run'))
 
 
 def test_the_layer_that_stays_decides_what_dropping_layers_can_reach(shards_directory, tmp_path):

@@ -39,12 +39,9 @@ def test_difference_within_two_standard_errors_may_be_chance():
 def test_steps_of_a_round_that_may_be_chance_are_named():
     assert unclear(round_of(4.0, 4.5, 4.2)) == []
     (sentence,) = unclear(round_of(4.0, 4.02, 4.2))
-    assert sentence == (
-        'round 1: the cut took the held-out MLM loss from 4.000 to 4.020; on 512 instances, less than 0.028 '
-        'may be chance'
-    )
+    assert 'the cut took' in sentence and 'from 4.000 to 4.020' in sentence and 'less than 0.028' in sentence
     (sentence,) = unclear(round_of(4.0, 4.5, 4.49))
-    assert 'recovery took the held-out MLM loss from 4.500 to 4.490' in sentence
+    assert 'recovery took' in sentence and 'from 4.500 to 4.490' in sentence
     assert unclear(round_of(4.0, 4.0, 4.0, error=None)) == []  # of a run of an older version
 
 
@@ -56,16 +53,6 @@ def test_the_error_of_a_difference_counts_where_it_is_known():
     assert Round.from_dict(row.to_dict()) == row
 
 
-def test_page_says_what_was_taken_instance_by_instance(tmp_path):
-    recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run')
-    texts = [
-        readable([dataclasses.replace(round_of(4.0, 4.5, 4.49), difference_errors={RECOVERY: error})], recipe)
-        for error in (0.001, 0.01)
-    ]
-    assert 'more certain: these changes are larger than chance.\n' in texts[0] and '\n- round' not in texts[0]
-    assert 'more certain.\n' in texts[1] and '\n- round 1: recovery took' in texts[1]
-
-
 def test_page_says_what_a_difference_has_to_be(tmp_path):
     recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run')
     text = readable([round_of(4.0, 4.5, 4.2), round_of(4.2, 4.21, 4.0, number=2)], recipe)
@@ -73,34 +60,6 @@ def test_page_says_what_a_difference_has_to_be(tmp_path):
     assert text.count('\n- round') == 1 and '\n- round 2: the cut' in text and '--evaluation-limit' in text
     assert '--evaluation-limit' not in readable([round_of(4.0, 4.5, 4.2)], recipe)
     assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
-
-
-@pytest.mark.parametrize(
-    'more, words',
-    [({}, 'in 2 rounds. Seed 1.'), ({'rounds': 1}, 'in 1 round.'), ({'unweighted': True}, '(beta = 1).')],
-)
-def test_page_says_how_was_pruned(tmp_path, more, words):
-    text = readable([round_of(4.0, 4.5, 4.2)], recipe_for(tmp_path, tmp_path, tmp_path / 'run', **more))
-    assert words in text and ('beta' in text) == ('unweighted' in more)
-
-
-def test_page_says_by_what_the_step_of_recovery_was_chosen(tmp_path):
-    recipe, row = recipe_for(tmp_path, tmp_path, tmp_path / 'run'), round_of(4.0, 4.5, 4.2)
-    by_loss = readable([dataclasses.replace(row, kept_step=0)], recipe)
-    assert 'recovery made the held-out MLM loss no better' in by_loss and 'states' not in by_loss
-    by_states = readable([dataclasses.replace(row, kept_step=0, state_difference=0.1234)], recipe)
-    assert 'recovery made the difference of the states no better' in by_states
-    assert '| difference of the states |' in by_states and '| 0.123 |' in by_states
-
-
-def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_directory, tmp_path, caplog):
-    recipe = recipe_for(
-        shards_directory, model_directory, tmp_path / 'run', rounds=1, learning_rate=1e-6, method='random'
-    )
-    with caplog.at_level(logging.WARNING):
-        prune(recipe)
-    assert 'round 1: the cut took' in caplog.text and 'raise --evaluation-limit' in caplog.text
-    assert '- round 1: the cut took' in (tmp_path / 'run' / 'pruning.md').read_text()
 
 
 def test_changes_of_a_round_are_taken_instance_by_instance(
@@ -114,6 +73,8 @@ def test_changes_of_a_round_are_taken_instance_by_instance(
         prune(recipe)
     (_, row) = (Round.from_dict(values) for values in json.loads((tmp_path / 'run/rounds.json').read_text()))
     assert unclear_below(row.start, row.recovered) and 'recovery took' not in caplog.text
+    for said in (caplog.text, (tmp_path / 'run' / 'pruning.md').read_text()):
+        assert 'round 1: the cut took' in said
     heldout = Shards.open(shards_directory, split='heldout')
     losses = [
         losses_of(network_of(read_model(tmp_path / 'run' / place)), heldout, Workers(), batch_size=8)

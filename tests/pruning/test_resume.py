@@ -34,14 +34,6 @@ def test_resumed_with_other_settings_it_is_refused(pruned_run, shards_directory,
     assert contents(pruned_run[0]) == before
 
 
-def test_resume_of_what_is_no_run_is_refused(pruned, tmp_path):
-    (tmp_path / 'run').mkdir()
-    (tmp_path / 'run' / 'mine').write_text('kept')
-    with pytest.raises((ValueError, FileNotFoundError), match='run'):
-        pruned(resume=True)
-    assert contents(tmp_path).keys() == {'run/mine'}
-
-
 def test_finished_run_resumes_to_nothing_to_do(pruned_run, shards_directory, model_directory):
     before = contents(pruned_run[0])
     assert prune(recipe_for(shards_directory, model_directory, pruned_run[0], resume=True)) == pruned_run[1]

@@ -12,7 +12,6 @@ from helpers.tiny import contents, network, saved_model, write_saved_model
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning import search as search_module
-from gluon_optbert.pruning.algorithm import STAGES
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -81,27 +80,10 @@ def test_a_network_without_heads_is_refused_before_the_first_trial(shards_direct
     assert not (tmp_path / 'search').exists()
 
 
-def test_only_the_best_trial_keeps_model_directories(shards_directory, model_directory, tmp_path):
-    values = dict(trials=2, rounds=1, rotate_heads=True, reconstruct=True)
-    result = search(search_of(shards_directory, model_directory, tmp_path / 'search', **values))
-    kept = {
-        number: {path.name for path in (tmp_path / 'search' / f'trial-{number:04d}' / 'round-1').iterdir()}
-        for number in (0, 1)
-    }
-    assert set(STAGES) <= kept[result.best] and not set(STAGES) & kept[1 - result.best]
-
-
 def search_of(shards, model, output, **more):
     usual = {'checkpoint_every': 0, 'evaluation_limit': 8, 'split_half': False, 'recovery_steps': 2}
     values = values_for(shards, model, output, **{**usual, **more})
     return fill(SearchRecipe, values)
-
-
-def test_a_start_outside_of_its_range_is_said(shards_directory, model_directory, tmp_path, caplog):
-    values = dict(trials=1, rounds=1, gamma=5.0, alpha_learning_rate_range=[0.001, 0.1])
-    search(search_of(shards_directory, model_directory, tmp_path / 'search', **values))
-    (said,) = [message for message in caplog.messages if 'lies outside' in message]
-    assert 'gamma' in said and '--gamma-range' in said
 
 
 def test_trials_on_a_rung_begin_at_the_rung_before_and_are_that_round_alone(
@@ -155,15 +137,6 @@ def test_a_rung_after_rounds_that_trimmed_the_vocabulary_counts_from_the_whole_o
     dearest = max(cost.prices(small.architecture).values())
     whole = cost.cost(whole_network.architecture)
     assert 0.75 * whole - dearest < cost.cost(end.architecture) <= 0.75 * whole
-
-
-def test_a_rung_out_of_reach_is_refused_before_the_rounds_above_it_that_trim(
-    shards_directory, larger, tmp_path
-):
-    values = dict(targets=[0.95, 0.3], rung=2, trials=1, trim=True, prune='f')
-    with pytest.raises(ValueError, match='target 0.3 cannot be reached by pruning f'):
-        search(search_of(shards_directory, tmp_path / 'larger', tmp_path / 'search', **values))
-    assert not (tmp_path / 'search' / 'ladder').exists()
 
 
 @pytest.mark.parametrize(

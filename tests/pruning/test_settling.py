@@ -14,7 +14,7 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates, overlap_of
+from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.pruning.report import agreement_of, gates_record, noise, readable
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -53,10 +53,6 @@ def last_step(training, most=200):
 )
 def test_a_selection_settles_when_it_has_stayed_the_same_over_a_window(earliest, scores, stop):
     assert last_step(training_with(Settling(10, 1.0, earliest), scores)) == stop
-
-
-def test_training_does_not_stop_before_a_gate_can_have_reached_zero():
-    assert Settling.of(50, 0.99, 0.01).earliest == 100 and Settling.of(50, 0.99, 0.1).earliest == 50
 
 
 def test_resumed_training_stops_at_the_same_step_with_the_same_record():
@@ -128,12 +124,6 @@ def test_gates_near_zero_and_near_their_start_are_counted():
     assert record['units'] == {'f': 100} and record['closed'] == {'f': int((alphas < 0.05).sum())}
     assert record['open'] == {'f': int((alphas > 0.95).sum())}
     assert record['alpha_at_cut']['f'] == alphas[49]
-
-
-def test_overlap_counts_the_units_that_both_keep():
-    assert overlap_of({'a': [0, 1], 'k': [0]}, {'a': [1, 2], 'k': [0]}) == pytest.approx(2 / 3)
-    few, many = {'a': [0, 1]}, {'a': [0, 1, 2, 3, 4]}  # of the larger selection
-    assert overlap_of(few, many) == overlap_of(many, few) == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,9 @@ def models(place, model_directory):
         recipe = finetuning_recipe(model_directory, place / 'glue', place, task=task, output=str(output))
         finetune_glue(recipe)
         directories[task] = output / 'seed-1'
-    for version in ('1.1', '2.0'):
-        output = place / f'tuned-{version}'
-        finetune_squad(squad_recipe(model_directory, place, version=version, output=str(output)))
-        directories[f'SQuAD-{version}'] = output / 'seed-1'
+    output = place / 'tuned-SQuAD'
+    finetune_squad(squad_recipe(model_directory, place, version='2.0', output=str(output)))
+    directories['SQuAD'] = output / 'seed-1'
     return directories
 
 
@@ -85,7 +84,7 @@ def recipe_for(place, models, name, output, **more):
     return fill(TaskPruneRecipe, {**values, **more})
 
 
-TASKS = ['SST-2', 'STS-B', 'MNLI', 'SQuAD-1.1', 'SQuAD-2.0', 'sentences']
+TASKS = ['SST-2', 'STS-B', 'SQuAD', 'sentences']  # one of each head
 
 
 @pytest.fixture(scope='module')
@@ -112,7 +111,7 @@ def test_every_round_is_a_model_with_the_head_that_came_in(runs, models, task):
         assert rows[task][number].recovered == saved.progress.task_scores
 
 
-@pytest.mark.parametrize('task', ['SST-2', 'SQuAD-1.1', 'sentences'])
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD', 'sentences'])
 def test_every_cut_and_its_export_are_exact(runs, task):
     rows = verify(VerifyRecipe(run=runs[0] / task))
     assert len(rows) == 2 and {'h', 'a', 'k', 'v', 'f', 'all', 'export'} < set(rows[0])
@@ -125,9 +124,7 @@ def test_scores_are_those_of_the_task(runs):
     metrics = {
         'SST-2': 'dev/accuracy',
         'STS-B': 'dev/spearman',
-        'MNLI': 'dev_matched/accuracy',
-        'SQuAD-1.1': 'dev/f1',
-        'SQuAD-2.0': 'dev/f1',
+        'SQuAD': 'dev/f1',
         'sentences': 'heldout/pair_similarity',
     }
     for task, metric in metrics.items():
@@ -176,14 +173,6 @@ def test_contradictory_settings_are_refused(place, models, tmp_path, name, more,
         recipe_for(place, models, name, tmp_path / 'run', **more)
 
 
-def test_training_after_the_cut_comes_near_the_teacher(place, models, tmp_path):
-    more = {'method': 'magnitude', 'rounds': 1, 'target': 0.4, 'steps': 60, 'dropout': 0.0}
-    recipe = recipe_for(place, models, 'SST-2', tmp_path / 'long', **more)
-    prune_task(recipe)
-    states = [line['states'] for line in losses_of(recipe.output) if 'states' in line]
-    assert sum(states[-5:]) < 0.7 * sum(states[:5])
-
-
 @pytest.mark.parametrize('method', ['fisher', 'alpha', 'layers', 'heads'])
 def test_every_method_prunes_without_training(place, models, tmp_path, method):
     more = {'method': method, 'steps': 0, 'rounds': 1, 'target': 0.6, 'reconstruct': method != 'layers'}
@@ -193,11 +182,8 @@ def test_every_method_prunes_without_training(place, models, tmp_path, method):
     assert rows[1].recovered == (rows[1].after_reconstruction or rows[1].after_cut)
     text = (tmp_path / 'run' / 'pruning.md').read_text()
     assert 'recovered' not in text.splitlines()[4]
-    phases = {
-        json.loads(line)['phase']
-        for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().split('\n')
-        if line
-    }
+    lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+    phases = {json.loads(line)['phase'] for line in lines}
     assert phases == ({'gates'} if method == 'alpha' else set())
 
 
@@ -211,9 +197,7 @@ def test_reconstruction_and_rotation_bring_a_task_network_nearer(place, models, 
     assert errors['repaired'] < 0.7 * errors['plain']
 
 
-@pytest.mark.parametrize(
-    'task, at', [('SST-2', 'gates'), ('SQuAD-2.0', 'recovery'), ('sentences', 'recovery')]
-)
+@pytest.mark.parametrize('task, at', [('SST-2', 'gates'), ('SQuAD', 'recovery'), ('sentences', 'recovery')])
 def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, at):
     """The process ends in the second round, a step after a checkpoint."""
     output = tmp_path / task
@@ -339,27 +323,16 @@ def test_a_part_without_weight_is_not_among_the_losses(place, models, tmp_path, 
 
 
 def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
-    recipe = recipe_for(
-        place,
-        {**models, 'SST-2': runs[0] / 'SST-2' / 'round-1' / 'model'},
-        'SST-2',
-        tmp_path / 'run',
-        teacher=str(models['SST-2']),
-        teacher_weights={'states': 0},
-        rounds=1,
-    )
-    prune_task(recipe)
+    pruned = {'SST-2': runs[0] / 'SST-2' / 'round-1' / 'model'}
+    more = {'teacher': str(models['SST-2']), 'teacher_weights': {'states': 0}, 'rounds': 1}
+    prune_task(recipe_for(place, pruned, 'SST-2', tmp_path / 'run', **more))
     assert '"scores"' in (tmp_path / 'run' / 'metrics.jsonl').read_text()
 
 
 @pytest.mark.parametrize(
     'task, change, message',
     [
-        (
-            'MNLI',
-            {'token_types': 1},
-            'instances are pairs of texts, and the teacher .*other has one token type',
-        ),
+        ('MNLI', {'token_types': 1}, 'are pairs of texts, and the teacher .*other has one token type'),
         ('SST-2', {'max_length': 8}, 'max_length is 16, and the teacher .*other has 8 positions'),
     ],
 )
@@ -380,20 +353,14 @@ def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp
     larger = with_more_tokens(whole, words)
     write_model(tmp_path / 'larger', larger)
     (tmp_path / 'text.txt').write_text('aa a b c\naa bb d\n')
-    more = {
-        'rounds': 1,
-        'objective': 'parameters',
-        'target': 0.8,
-        'steps': 2,
-        'trim': str(tmp_path / 'text.txt'),
-    }
+    more = {'rounds': 1, 'objective': 'parameters', 'target': 0.8, 'steps': 2}
+    more['trim'] = str(tmp_path / 'text.txt')
     recipe = recipe_for(place, {'SST-2': tmp_path / 'larger'}, 'SST-2', tmp_path / 'run', **more)
     rows = prune_task(recipe)
     size = ParameterCost().cost(larger.architecture)
     start = read_model(tmp_path / 'run' / 'round-0' / 'model')
-    assert len(start.vocabulary) == len(whole.vocabulary) + 2 and (
-        start.vocabulary['bb'] > start.vocabulary['aa']
-    )
+    assert len(start.vocabulary) == len(whole.vocabulary) + 2
+    assert start.vocabulary['bb'] > start.vocabulary['aa']
     assert rows[0].parameters == ParameterCost().cost(start.architecture) < size
     assert 0.8 * size - 50 < rows[1].parameters <= 0.8 * size
     assert read_trim_record(tmp_path / 'run' / 'round-0' / 'model').tokens == (42, 34)
@@ -421,9 +388,7 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
     refused('cannot be reached', target=0.0001)
     refused('the teacher was trained for STS-B', teacher=str(models['STS-B']))
     refused('has the head of SST-2; leave --task out', name='sentences', model=str(models['SST-2']))
-    refused(
-        'few.txt: texts to learn from, each counted once: 1; at least 40', name='sentences', data=str(few)
-    )
+    refused('few.txt: texts to learn from, each counted once: 1;', name='sentences', data=str(few))
     refused('evaluation_limit must be at least 10', name='sentences', evaluation_limit=2)
     refused('one sentence in a pass', name='sentences', batch_tokens=16, accumulate=2)
 
@@ -440,7 +405,7 @@ def test_enough_sentences_are_held_out_for_their_pairs(place, models, tmp_path, 
     assert max(data.train.lengths) == max(data.heldout.lengths) == 3  # [CLS], a letter, [SEP]
 
 
-@pytest.mark.parametrize('task', ['STS-B', 'SQuAD-1.1'])
+@pytest.mark.parametrize('task', ['STS-B', 'SQuAD'])
 def test_a_head_without_a_task_takes_the_one_that_is_named(place, models, tmp_path, task):
     """It is pruned as the network that knows its task, may take its ranking, and may teach it."""
     saved = read_model(models[task])
@@ -450,7 +415,7 @@ def test_a_head_without_a_task_takes_the_one_that_is_named(place, models, tmp_pa
     own, start = {'rounds': 1, 'steps': 0, 'method': 'fisher'}, {task: tmp_path / 'unnamed'}
     with pytest.raises(ValueError, match='its task is not known; name it with --task'):
         prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own))
-    own['task'] = task
+    own['task'] = task.replace('SQuAD', 'SQuAD2.0')
     prune_task(recipe_for(place, models, task, tmp_path / 'named', **own))
     prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own, ranking=str(tmp_path / 'named')))
     prune_task(recipe_for(place, models, task, tmp_path / 'taught', **own, teacher=str(start[task])))
@@ -466,8 +431,7 @@ def shown(value):
 
 def words_of(place, models, task, output, **more):
     """The command line of `recipe_for`."""
-    recipe = {**EXACT, **more}
-    values = dict(recipe_for(place, models, task, output, **recipe))
+    values = dict(recipe_for(place, models, task, output, **EXACT, **more))
     return [
         word
         for name, value in values.items()
@@ -490,7 +454,7 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, t
 
 
 @needs_horovod
-@pytest.mark.parametrize('task', ['SST-2', 'SQuAD-1.1', 'sentences'])
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD', 'sentences'])
 def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
@@ -543,10 +507,8 @@ def test_workers_that_round_differently_agree_on_the_score_of_sentences(place, m
     recipe = recipe_for(place, models, 'sentences', tmp_path / 'run')
     objective = SentenceObjective(recipe, SentenceObjective.read(recipe)[0], Workers())
     score = objective.evaluate(objective.start).value
-    objective.workers.size, objective.workers.sum = (
-        2,
-        lambda values, name: [value + score + 1e-9 for value in values],
-    )
+    objective.workers.size = 2
+    objective.workers.sum = lambda values, name: [value + score + 1e-9 for value in values]
     assert objective.evaluate(objective.start).value == (score + score + 1e-9) / 2 != score
 
 

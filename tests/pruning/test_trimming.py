@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.networks import UNEVEN
-from helpers.tiny import contents, network, outputs_of, random_alphas, random_inputs, random_selection
+from helpers.tiny import network, outputs_of, random_alphas, random_inputs, random_selection
 from helpers.trimmed import TEXT, TOKENS, whole_model, write_whole
 
 import gluon_optbert as opt
@@ -110,29 +110,6 @@ def test_the_directory_has_the_tokens_of_the_text_and_says_where_it_comes_from(p
     assert record.splits['share'] == 0 and record.splits['words'] == len(TEXT.replace('.', ' .').split())
     names = {path.name for path in (place / 'trimmed').iterdir()}
     assert {'metrics.jsonl', 'origin.json', TRIM} <= names and 'other.txt' not in names
-
-
-def test_fewer_uses_than_the_count_are_not_enough(place):
-    trimmed = trimmed_in(place, count=2)
-    assert 'dog' not in trimmed.model.vocabulary and 'cat' in trimmed.model.vocabulary
-    examples = {one.word: one.after for one in trimmed.result.splits.examples}
-    assert examples['dogs'] == ('d', '##o', '##g', '##s') and 0 < trimmed.result.splits.share < 0.2
-
-
-@pytest.mark.parametrize(
-    'more, said',
-    [
-        ({'text': ('nowhere',)}, 'nowhere: no such file or directory of text'),
-        ({'text': ()}, 'text names no file'),
-        ({'count': 0}, 'count must be .*, found 0'),
-        ({'model': 'nowhere'}, 'nowhere: no such directory'),
-    ],
-)
-def test_bad_input_is_refused_and_nothing_is_written(place, more, said):
-    before = contents(place)
-    with pytest.raises((ValueError, FileNotFoundError), match=said):
-        trimmed_in(place, **more)
-    assert contents(place) == before
 
 
 def test_an_output_that_exists_and_a_network_with_gates_are_refused(place):
