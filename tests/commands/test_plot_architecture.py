@@ -4,7 +4,7 @@ import xml.etree.ElementTree
 
 import plot_architecture as tool
 import pytest
-from helpers.written_runs import BASE, SMALL, write_run, write_task_run
+from helpers.written_runs import write_run
 
 
 @pytest.fixture
@@ -33,27 +33,12 @@ def test_everything_is_written_as_png_and_svg(run, tmp_path, capsys):
     assert 'wrote 20 files' in said and said.endswith(', each also as .svg, and loss_by_size.md\n')
 
 
-def test_the_table_of_scores_is_named(tmp_path, capsys):
-    task = write_task_run(tmp_path / 'sst2', (BASE, SMALL), (90.0, 89.0), target=0.5)
-    assert tool.main([str(task), '--output', str(tmp_path / 'plots')]) == 0
-    assert capsys.readouterr().out.endswith(', and score_by_size.md\n')
-    assert (tmp_path / 'plots' / 'score_by_size.md').is_file()
-
-
 def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
     run = write_run(tmp_path / 'random', trained=False, evaluated=False)
     assert tool.main([str(run), '--output', str(tmp_path / 'plots')]) == 0
     printed = capsys.readouterr().out
     assert 'its gates were not trained' in printed and 'no network of these runs was evaluated' in printed
     assert not list((tmp_path / 'plots').glob('*alphas*')) and not list((tmp_path / 'plots').glob('loss*'))
-
-
-def test_a_run_whose_gates_were_not_kept_is_drawn_without_them(run, tmp_path, capsys):
-    (run / 'round-1' / 'alphas.npz').unlink()
-    assert tool.main([str(run), '--output', str(tmp_path / 'plots')]) == 0
-    assert 'its gates were not trained, or not kept' in capsys.readouterr().out
-    assert (tmp_path / 'plots' / 'pruned_f.png').is_file()
-    assert not list((tmp_path / 'plots').glob('*alphas*'))
 
 
 @pytest.mark.parametrize(

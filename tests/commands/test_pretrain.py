@@ -10,13 +10,11 @@ from helpers.pretrained import recipe_for
 
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.commands.training import advice, after_shards, pruning_recipe
-from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.runs.starting import again
 from gluon_optbert.text.batches import frequency_loss
 from gluon_optbert.text.make_shards import ShardRecipe
-from gluon_optbert.training.recipe import PretrainRecipe
 
 
 def measured(mlm_loss):
@@ -154,24 +152,3 @@ def test_model_replaces_the_architecture_of_a_recipe_file(shards_directory, mode
     )
     assert done.returncode == 0, done.stderr
     assert 'held-out MLM loss ' in done.stdout
-
-
-def test_architecture_replaces_the_model_of_a_recipe_file(shards_directory, tmp_path):
-    (tmp_path / 'recipe.yaml').write_text('model: nowhere\n')
-    words = ['--shards', str(shards_directory), '--output', str(tmp_path / 'out')]
-    recipe = parse(
-        PretrainRecipe,
-        [str(tmp_path / 'recipe.yaml'), '--architecture', 'bert_base', *words],
-        description='',
-        example='',
-    )
-    assert recipe.model is None and recipe.architecture == 'bert_base'
-
-
-def test_keywords_that_exclude_each_other_are_refused(shards_directory, model_directory, tmp_path):
-    import gluon_optbert as opt
-
-    with pytest.raises(ValueError, match='^model and architecture exclude each other'):
-        opt.pretrain(
-            model=model_directory, architecture='bert_base', shards=shards_directory, output=tmp_path / 'out'
-        )

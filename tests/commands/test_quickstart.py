@@ -3,16 +3,9 @@
 import pytest
 from helpers.pages import check_page
 from helpers.tiny import run
-from quickstart import check, duration, verdict
+from quickstart import check, verdict
 
 from gluon_optbert.runs.failures import RunFailed
-
-
-@pytest.mark.parametrize(
-    'seconds, wanted', [(0.4, '0 seconds'), (66, '66 seconds'), (99.9, '100 seconds'), (977, '16 minutes')]
-)
-def test_durations_are_said_as_people_do(seconds, wanted):
-    assert duration(seconds) == wanted
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,6 @@ def test_flags_of_a_trimmed_vocabulary_go_with_no_run(pruned_run, words):
     assert done.returncode == 2 and f'{words[0]} goes with a model with a trimmed' in done.stderr
 
 
-def test_shards_go_with_a_run_and_not_with_a_trimmed_vocabulary(place):
-    assert trim(place).returncode == 0
-    done = call('tools/verify.py', place / 'trimmed', '--shards', 'shards')
-    assert done.returncode == 2 and '--shards goes with a run directory' in done.stderr
-
-
 def test_shards_of_the_whole_vocabulary_are_refused_with_the_way_out(place):
     assert trim(place).returncode == 0
     write_shards(place / 'shards')
@@ -111,13 +105,5 @@ def test_every_command_takes_a_trimmed_network(place):
     data = ('--data', shards, '--probes', 'false', '--output', place / 'compared')
     said = succeed('tools/compare_models.py', place / 'whole', model, *data)
     assert 'CKA of whole with trimmed: 1.000 behind the last layers, 1.000 behind' in said
-    succeed(
-        'tools/report.py',
-        place / 'pruned',
-        place / 'tuned',
-        model,
-        '--output',
-        place / 'report.html',
-        '--time',
-        'false',
-    )
+    shown = (place / 'pruned', place / 'tuned', model)
+    succeed('tools/report.py', *shown, '--output', place / 'report.html', '--time', 'false')

@@ -1,7 +1,6 @@
 """The LayerNorm epsilon of a checkpoint: it stays with the network, whatever is made of it."""
 
 import dataclasses
-import json
 
 import numpy as np
 import onnx
@@ -20,10 +19,9 @@ from helpers.tiny import (
 from helpers.transformers_by_hand import BertByHand
 
 from gluon_optbert.architecture.architecture import Architecture
-from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.mxnet_network import import_symbol, inference_symbol
+from gluon_optbert.deployment.mxnet_network import import_symbol
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.inputs import INPUTS
@@ -90,13 +88,6 @@ def test_exports_compute_with_the_epsilon(tmp_path, eps):
     assert epsilons_of(tmp_path / 'deploy') == {np.float32(eps)}
 
 
-@pytest.mark.parametrize('precision', ['float32', 'bfloat16', 'int8'])
-def test_symbols_of_every_precision_have_the_epsilon(precision):
-    symbol = inference_symbol(saved().architecture, 'pretraining', PRETRAINING, precision=precision)
-    norms = [node for node in json.loads(symbol.tojson())['nodes'] if node['op'] == 'LayerNorm']
-    assert len(norms) == 6 and {float(node['attrs']['eps']) for node in norms} == {EPS}
-
-
 def test_epsilon_of_bert_is_not_written_and_files_without_one_have_it():
     values = network().to_dict()
     assert 'layer_norm_eps' not in values
@@ -104,7 +95,7 @@ def test_epsilon_of_bert_is_not_written_and_files_without_one_have_it():
     assert saved().architecture.to_dict()['layer_norm_eps'] == EPS
 
 
-@pytest.mark.parametrize('eps', [-1e-5, 1.0, float('nan'), '1e-5', True, None])
+@pytest.mark.parametrize('eps', [-1e-5, 1.0, float('nan'), '1e-5'])
 def test_what_is_no_epsilon_is_refused(eps):
     with pytest.raises(ValueError, match='layer_norm_eps must be a number from 0 to below 1'):
         Architecture.from_dict({**network().to_dict(), 'layer_norm_eps': eps})

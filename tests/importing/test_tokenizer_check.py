@@ -286,11 +286,8 @@ def test_shared_cases(case):
         return
     tokenize = make_tokenizer(read_tokenizer(CASES / case)[0])
     lines = (CASES / f'{case}.lines.txt').read_text().splitlines()
-    assert [tokenize(line) for line in lines] == [
-        [95, 110, 112],
-        [115, 98, 99, 95, 100],
-        [111, 114, 109, 110, 114],
-    ]
+    wanted = [[95, 110, 112], [115, 98, 99, 95, 100], [111, 114, 109, 110, 114]]
+    assert [tokenize(line) for line in lines] == wanted
 
 
 # What the settings decide later

@@ -123,13 +123,11 @@ def test_objects_are_documents_whose_title_is_no_text(tmp_path):
     'text, said',
     [
         ('{"text": "One."}\n{"content": "Two."}', r"line 2: wanted .* found the fields \['content'\]"),
-        ('{"text": null}', 'line 1: wanted an object'),
         ('[{"text": "One."}]', 'line 1: wanted an object .* found list'),
         ('{\n"text": "One."\n}', 'line 1: not JSON'),
         ('<!DOCTYPE html>\n<p>One. Two.</p>', 'is HTML or XML'),
         ('One. Two.\n\nThree. Four.', 'may be paragraphs .* or book'),
         ('One.\n\nTwo.', 'may be sentences .* or book'),
-        ('one\nand two\nand three', 'may be sentences .* or book'),
         ('Head\n\nNothing is done. A\nPlace is held\n\n  code', 'may be sentences .* or book'),
         ('the lamp turns all night\nships see it from afar\nit is old', 'may be sentences .* or book'),
         ('One.\nTwo.\nThree. Four.', 'may be sentences .* or paragraphs'),
@@ -442,7 +440,6 @@ def test_link_that_leads_nowhere_is_refused(tmp_path):
         (b'caf\xe9 au lait\n', 'not UTF-8 .*convert it'),
         (b'PK\0\0', 'zero bytes'),
         (gzip.compress(b'A sentence, and another.\n', mtime=0), 'unpack it if it is compressed'),
-        ('A sentence.'.encode('utf-16'), 'not UTF-8'),
         ('A sentence.'.encode('utf-16-le'), 'zero bytes'),
     ],
 )

@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.commands import module_at
 from helpers.tiny import run, seal
@@ -153,18 +152,6 @@ def test_held_out_documents_are_never_trained_on(root):
     assert len(set().union(*(owners(text) for text, _ in texts[:50]))) > 20  # neighbours are strewn
 
 
-def test_random_pairs_are_of_two_documents_and_others_of_one(root):
-    make_shards(recipe_of(root))
-    labels = []
-    for split in ('train', 'heldout'):
-        for text, label in texts_of(root / 'shards', split):
-            first, second = text.split(' [SEP]')[:2]
-            if owners(first) and owners(second):  # a cut segment may have lost the word that tells
-                assert (owners(first) != owners(second)) == label, text
-                labels.append(label)
-    assert len(labels) > 200 and 0.3 < np.mean(labels) < 0.8
-
-
 def test_the_text_is_surveyed_before_shards_are_made(root, monkeypatch):
     monkeypatch.setattr(chunk_workers, '_COUNTED', 1000)
     said = []
@@ -186,14 +173,6 @@ def test_documents_of_one_sentence_make_no_pairs(root):
     make_shards(recipe_of(root, next_sentence=False))
     shards = Shards.open(root / 'shards', verify=True)
     assert not shards.next_sentence and all(label == 0 for _, label in texts_of(root / 'shards', 'train'))
-
-
-def test_two_documents_are_enough_without_pairs(tmp_path):
-    make_input(tmp_path / 'text', 2)
-    make_shards(recipe_of(tmp_path, next_sentence=False))
-    for split in ('train', 'heldout'):
-        texts = [text for text, _ in texts_of(tmp_path / 'shards', split)]
-        assert texts and all(text.count('[SEP]') == 1 for text in texts)
 
 
 def test_duplicates_have_fresh_pairs_and_masks(root):
