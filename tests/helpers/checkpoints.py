@@ -2,7 +2,6 @@
 libraries.
 """
 
-import io
 import json
 import struct
 import zipfile
@@ -307,10 +306,3 @@ def write_gluonnlp(directory, arrays=None, *, name='bert_2_8_2_tiny.params'):
     )
     (directory / 'tiny.vocab').write_text(gluonnlp_vocabulary())
     return directory / name
-
-
-def as_bytes(write):
-    """What a function writes to a binary file that it is given."""
-    file = io.BytesIO()
-    write(file)
-    return file.getvalue()
