@@ -228,23 +228,30 @@ def export(
     RunFailed
         If the export computes something else than the model; nothing is written then.
     """
-    if format not in FORMATS:
-        raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
     from .notebook import Run, said_in_python
 
     with said_in_python():
-        from .cutting.selection import read_alphas
-        from .cutting.shrink import without_gates
-        from .deployment.lineage import Lineage, before_gates, lineage_of
-        from .network.saved_model import read_model
-
-        write = _found(FORMATS[format].writer)
         model = model.directory if isinstance(model, Run) else model
-        saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
-        if isinstance(model, (str, Path)):
-            options.setdefault('lineage', lineage_of(saved, Path(model)))
-        if alphas:
-            options['lineage'] = before_gates(options.get('lineage') or Lineage())
-        gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
-        saved = without_gates(saved, gates, h_gate=h_gate)
-        return write(saved, Path(output), **FORMATS[format].told, **options)
+        return write_export(model, output, format=format, alphas=alphas, **options)
+
+
+def write_export(
+    model: Any, output: str | Path, *, format: str = 'mxnet', alphas: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
+    """`export` in the words of commands, without runs as models."""
+    if format not in FORMATS:
+        raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
+    from .cutting.selection import read_alphas
+    from .cutting.shrink import without_gates
+    from .deployment.lineage import Lineage, before_gates, lineage_of
+    from .network.saved_model import read_model
+
+    write = _found(FORMATS[format].writer)
+    saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
+    if isinstance(model, (str, Path)):
+        options.setdefault('lineage', lineage_of(saved, Path(model)))
+    if alphas:
+        options['lineage'] = before_gates(options.get('lineage') or Lineage())
+    gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
+    saved = without_gates(saved, gates, h_gate=h_gate)
+    return write(saved, Path(output), **FORMATS[format].told, **options)

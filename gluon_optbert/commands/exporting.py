@@ -171,7 +171,7 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: list[Instance], labell
         options.update(precision=recipe.precision, calibration=texts, method=recipe.calibration)
     if 'onnx' in fields:
         options.update(labelled=labelled, onnx=recipe.onnx, inputs=recipe.inputs, long=recipe.long)
-    return api.export(
+    return api.write_export(
         saved, recipe.output, format=recipe.format, alphas=recipe.alphas, head=recipe.head, **options
     )
 
