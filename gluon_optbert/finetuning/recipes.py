@@ -175,8 +175,10 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     def ready(name: str, examples: Examples) -> Features:
         if task.head.kind != 'token_classification':
             features = read(examples.texts, examples.labels)
-            note = features.cut_note(saved.architecture.max_length)
-            if note and workers.first:
+            empty = sum(not ''.join(texts).strip() for texts in examples.texts)
+            notes = [f'{empty:,} of {len(examples):,} texts are empty'] if empty else []
+            notes.append(features.cut_note(saved.architecture.max_length))
+            for note in filter(None, notes) if workers.first else ():
                 LOG.warning('%s: %s', name, note)
             return features
         tags = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -124,7 +125,22 @@ def task_of_file(
             f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
-    return task_of_head(head_of_table(table, columns, kind), path)
+    head = head_of_table(table, columns, kind)
+    if not (fitting or label) and _is_label(columns[-1], head):
+        raise ValueError(
+            f'{path}: its first line has {columns[-1]!r} where the others have labels, so it is a row and no '
+            'header; put the names of the columns above it, such as text,label'
+        )
+    return task_of_head(head, path)
+
+
+def _is_label(name: str, head: Head) -> bool:
+    """Whether the name of a column is one of the labels in it, or a number where these are."""
+    if head.labels:
+        return name in head.labels
+    with contextlib.suppress(ValueError):
+        return math.isfinite(finite_number(name))
+    return False
 
 
 def _task_of(path: Path, kind: str, labels: tuple[str, ...], columns: tuple[str, ...]) -> Task:
@@ -230,6 +246,11 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
             f'{path}: {column!r} has {len(labels):,} different {what} in {len(cells):,} rows; say {ways}'
         )
     kind = kind or ('regression' if whole is False else 'classification')
+    if kind == 'classification' and len(labels) == 1:
+        raise ValueError(
+            f'{path}: no row has another label than {labels[0]!r}, and a classification has two '
+            'different labels or more; give more rows, or name the column of the labels with --label'
+        )
     try:
         return Head(kind, tuple(labels) if kind == 'classification' else (), columns=tuple(columns))
     except ValueError as error:

@@ -105,6 +105,8 @@ def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
     'content, more, says',
     [
         ('text;label\na, b;1\n', {}, 'semicolons found, commas expected'),
+        ('a b,bad\nb c,good\na,bad\n', {}, 'so it is a row and no header'),
+        ('a b,0.5\nb c,1.5\na,2.5\n', {}, 'so it is a row and no header'),
         ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
         ('text,label\na,1\nb,0\n', {'labels': '0,1'}, '--labels is name=label for each of the labels 0, 1'),

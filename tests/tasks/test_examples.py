@@ -223,7 +223,7 @@ def test_test_set_of_glue_has_no_labels_to_be_found(tmp_path, header):
     'text, said',
     [
         ('a\tb\tc\td\n1\t2\t3\t4\n', 'dev.tsv: its first line has the columns'),
-        ('text\tlabel\na\t1\n', 'dev.tsv: head: a classification has two different labels'),
+        ('text\tlabel\na\t1\n', 'dev.tsv: no row has another label'),
     ],
 )
 def test_file_of_other_columns_is_refused_by_name(tmp_path, text, said):
