@@ -13,18 +13,28 @@ from typing import Any, NamedTuple
 from .runs.failures import remedied
 from .runs.programs import COMMANDS
 
+YAML = ('.yaml', '.yml')
 RUNS = {command.name: command for command in COMMANDS.values() if command.home}
 HOMES = {
     **{name: command.home for name, command in RUNS.items()},
     **{recipe: home for home, recipe in (command.recipe.split(':') for command in RUNS.values())},
     'export': 'api',
     **dict.fromkeys(
-        ('read_model', 'from_transformers', 'Model', 'Run', 'embed', 'score', 'report', 'plot_widths'),
+        (
+            'read_model',
+            'from_transformers',
+            'Model',
+            'Run',
+            'Predictor',
+            'embed',
+            'score',
+            'report',
+            'plot_widths',
+        ),
         'notebook',
     ),
     'write_model': 'network.saved_model',
     'SavedModel': 'network.saved_model',
-    'Predictor': 'deployment.predictor',
     'train_gates': 'pruning.gate_training',
     'GateSettings': 'pruning.gate_training',
     'select_units': 'cutting.selection',
@@ -88,7 +98,7 @@ def load(name: str) -> Any:
 
             load_mxnet()
         value = _found(f'{HOMES[name]}:{name}')
-        return run_of(value, _found(RUNS[name].recipe)) if name in RUNS else value
+        return run_of(value, _found(RUNS[name].recipe), RUNS[name].first) if name in RUNS else value
 
 
 def _found(place: str) -> Any:
@@ -97,11 +107,12 @@ def _found(place: str) -> Any:
     return getattr(importlib.import_module(f'{__package__}.{module}'), name)
 
 
-def run_of(run: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
+def run_of(run: Callable[..., Any], cls: type[Any], first: str = '') -> Callable[..., Any]:
     """The function `run` of a recipe, for callers who give the recipe's fields as keywords.
 
     Keywords that `run` takes itself, such as ``progress``, are passed on. Runs and networks stand for their
-    paths. A run that makes networks gives a `Run`, and needs no output.
+    paths. A run that makes networks gives a `Run`, and needs no output. What is given first and is no recipe
+    is the field `first`, if the run has one, as in its command.
     """
     own = [one for one in inspect.signature(run).parameters.values() if one.kind is one.KEYWORD_ONLY]
     makes = run.__name__ in _MAKE_NETWORKS
@@ -111,6 +122,8 @@ def run_of(run: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
         from .notebook import Run, given_on_disk, said_in_python
 
         options = {one.name: given.pop(one.name) for one in own if one.name in given}
+        if first and not (recipe is None or isinstance(recipe, cls) or Path(str(recipe)).suffix in YAML):
+            recipe, given = None, {first: recipe, **given}
         with said_in_python():
             values, place = _values(cls, recipe), None
             if makes and 'output' not in {**values, **given}:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .architecture.architecture import Architecture, described_html
 from .architecture.heads import PRETRAINING
+from .deployment.predictor import Predictor as Loaded
 from .network.saved_model import SavedModel, write_model
 from .network.saved_model import read_model as read
 from .runs.display import markdown_table, number_of
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from .deployment.predictor import Predictor
-
 _BY_COMMAND = {
     place: command.name for program, command in COMMANDS.items() for place in (program, command.script)
 }
 _NAMED = '|'.join(map(re.escape, sorted(_BY_COMMAND, key=len, reverse=True)))
 _LINE = re.compile(rf'(?:python |: )(?P<command>{_NAMED})(?P<words>(?: [^\s;)]+)+)')
 _FLAG = re.compile(r'(?<![\w-])--([a-z][a-z0-9-]*)(?: (?:(?=[0-9])|([a-z]+)(?=$|[,;])))?')
+
+_OTHERS = re.compile(r'(\bhf download [^;]+)')  # commands of others, which keep their flags
 
 
 def in_python(message: str) -> str:
@@ -65,8 +66,12 @@ def in_python(message: str) -> str:
         value = repr(found[2]) if found[2] else ''
         return found[1].replace('-', '_') + ('=' if ' ' in found[0] else '') + value
 
-    message = _FLAG.sub(argument, _LINE.sub(call, message))
-    return re.sub(rf'(?<![\w/])({_NAMED})(?![\w/-])', lambda found: f'opt.{_BY_COMMAND[found[1]]}', message)
+    def translated(part: str) -> str:
+        part = _FLAG.sub(argument, _LINE.sub(call, part))
+        return re.sub(rf'(?<![\w/])({_NAMED})(?![\w/-])', lambda found: f'opt.{_BY_COMMAND[found[1]]}', part)
+
+    parts = _OTHERS.split(message)
+    return ''.join(part if number % 2 else translated(part) for number, part in enumerate(parts))
 
 
 @contextlib.contextmanager
@@ -301,11 +306,23 @@ def _is_same(one: SavedModel, other: SavedModel) -> bool:
 # Predictions
 
 
+class Predictor(Loaded):
+    __doc__ = Loaded.__doc__
+
+    @functools.wraps(Loaded.__init__)
+    def __init__(self, *args: Any, **kwargs: Any):
+        with said_in_python():
+            super().__init__(*args, **kwargs)
+
+    @property
+    def cut_note(self) -> str:
+        """How many texts were cut so far, and what would help; empty if none."""
+        return in_python(super().cut_note)
+
+
 def predictor_of(network: Any) -> Predictor:
     """The predictor of an export, of a network in memory, of a run's network, or of a model directory."""
-    from .deployment.predictor import Predictor
-
-    if isinstance(network, Predictor):
+    if isinstance(network, Loaded):
         return network
     if isinstance(network, Run):
         network = network.model

@@ -150,6 +150,10 @@ def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
             'next: optbert-prune small_prune --model m --resume',
             "next: opt.prune('small_prune', model='m', resume=True)",
         ),
+        (
+            'as by hf download a/b --local-dir b; or --output',
+            'as by hf download a/b --local-dir b; or output',
+        ),
         ('a -- b, x--y and runs/tools/verify.py', 'a -- b, x--y and runs/tools/verify.py'),
     ],
 )
@@ -170,6 +174,17 @@ def test_errors_of_runs_and_exports_name_arguments(model_directory, tmp_path):
     with pytest.raises(FileNotFoundError) as raised:
         opt.finetune_glue(model=model_directory, task='films.json', output=tmp_path / 'out')
     assert '--' not in str(raised.value)
+
+
+def test_what_a_message_tells_to_call_can_be_called(model_directory, tmp_path):
+    with pytest.raises(ValueError) as raised:
+        opt.Predictor(model_directory)
+    told = str(raised.value).rpartition('first: ')[2]
+    assert told == f"opt.export({str(model_directory)!r}, output='deploy')"
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        opt.import_checkpoint(str(tmp_path), output=tmp_path / 'out')
+    with pytest.raises(FileNotFoundError, match='recipe'):
+        opt.import_checkpoint(str(tmp_path / 'no.yaml'), output=tmp_path / 'out')
 
 
 def test_commands_that_share_functions_with_python_name_flags(model_directory, tmp_path):

@@ -27,6 +27,8 @@ class Command(NamedTuple):
         What the function makes of what.
     mxnet : bool
         Whether it needs MXNet.
+    first : str
+        The field of its recipe that is its first word, where that is no recipe file.
     """
 
     script: str
@@ -35,6 +37,7 @@ class Command(NamedTuple):
     recipe: str = ''
     gives: str = ''
     mxnet: bool = True
+    first: str = ''
 
     @property
     def name(self) -> str:
@@ -57,6 +60,7 @@ COMMANDS = {
         'importing.convert',
         'importing.convert:ImportRecipe',
         "someone else's BERT → a model directory",
+        first='source',
     ),
     'optbert-pretrain': Command(
         'pretrain/run_pretraining.py',
@@ -85,6 +89,7 @@ COMMANDS = {
         'deployment.verify',
         'deployment.verify:VerifyRecipe',
         'checks that a cut changed no output',
+        first='run',
     ),
     'optbert-finetune-glue': Command(
         'finetune/run_glue.py',
