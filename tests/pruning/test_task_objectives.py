@@ -9,11 +9,12 @@ import warnings
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at, results, with_more_tokens
-from helpers.tiny import contents, network, random_parameters, run, saved_model
+from helpers.tiny import contents, network, random_parameters, saved_model
 from scipy.special import log_softmax
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
@@ -111,7 +112,7 @@ def test_every_round_is_a_model_with_the_head_that_came_in(runs, models, task):
         assert rows[task][number].recovered == saved.progress.task_scores
 
 
-@pytest.mark.parametrize('task', ['SST-2', 'SQuAD', 'sentences'])
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD'])
 def test_every_cut_and_its_export_are_exact(runs, task):
     rows = verify(VerifyRecipe(run=runs[0] / task))
     assert len(rows) == 2 and {'h', 'a', 'k', 'v', 'f', 'all', 'export'} < set(rows[0])
@@ -193,7 +194,7 @@ def test_reconstruction_and_rotation_bring_a_task_network_nearer(place, models, 
     for name, more in (('plain', {}), ('repaired', {'rotate_heads': True, 'reconstruct': True})):
         prune_task(recipe_for(place, models, 'SST-2', tmp_path / name, **common, **more))
         errors[name] = stages(VerifyRecipe(run=tmp_path / name))[-1]['error']
-        verify(VerifyRecipe(run=tmp_path / name))
+    assert verify(VerifyRecipe(run=tmp_path / 'repaired'))
     assert errors['repaired'] < 0.7 * errors['plain']
 
 
@@ -215,10 +216,10 @@ def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(
 ):
     """In the time, to the same bits as by steps, and when it is resumed, too."""
     common = {'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'evaluate_every': 20}
-    timed = recipe_for(place, models, task, tmp_path / 'timed', **common, steps=None, minutes=0.05)
+    timed = recipe_for(place, models, task, tmp_path / 'timed', **common, steps=None, minutes=0.02)
     prune_task(timed)
     plan = json.loads((timed.output / 'round-1' / 'plan.json').read_text())
-    assert plan['minutes'] == 0.05 and 1 <= plan['steps'] <= 3 / plan['seconds_a_step']
+    assert plan['minutes'] == 0.02 and 1 <= plan['steps'] <= max(1, 1.2 / plan['seconds_a_step'])
     assert losses_of(timed.output)[-1]['step'] == plan['steps']
     prune_task(recipe_for(place, models, task, tmp_path / 'steps', **common).replace(steps=plan['steps']))
     models_made = [contents(tmp_path / name / 'round-1' / 'model') for name in ('timed', 'steps')]
@@ -443,18 +444,18 @@ def words_of(place, models, task, output, **more):
 def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, tmp_path):
     more = {'steps': 0, 'method': 'fisher', 'rounds': 1, 'timing': True}
     words = words_of(place, models, 'SST-2', tmp_path / 'run', **more)
-    done = run('finetune/run_prune.py', *words)
+    done = call('finetune/run_prune.py', *words)
     assert done.returncode == 0 and '| round |' in done.stdout and 'tools/verify.py' in done.stdout
     times = json.loads((tmp_path / 'run' / 'times.json').read_text())['milliseconds']
     assert {shape: len(values) for shape, values in times.items()} == {'1x16': 2, '8x16': 2}
     assert '1.00 times as fast' in done.stdout and '8 × 16' in done.stdout
-    assert run('tools/verify.py', tmp_path / 'run').returncode == 0
-    refused = run('finetune/run_prune.py', *words)
+    assert call('tools/verify.py', tmp_path / 'run').returncode == 0
+    refused = call('finetune/run_prune.py', *words)
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'exists' in refused.stderr
 
 
 @needs_horovod
-@pytest.mark.parametrize('task', ['SST-2', 'SQuAD', 'sentences'])
+@pytest.mark.parametrize('task', ['SQuAD', 'sentences'])
 def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
