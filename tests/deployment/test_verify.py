@@ -25,7 +25,7 @@ def finished(pruned_run):
 
 
 def recipe_of(output, **more) -> VerifyRecipe:
-    return VerifyRecipe(**{**dict(run=output, shards=None, batches=2, batch_size=4), **more})
+    return VerifyRecipe(**{**dict(run=output, shards=None, batches=1, batch_size=4), **more})
 
 
 def test_every_round_and_every_width_is_within_the_tolerance(finished):
@@ -49,7 +49,7 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
 def test_runs_verify_whatever_is_pruned(pruned, tmp_path, method, more):
     values = {'target': 0.7, 'rounds': 1, **more}
     pruned(method=method, **values)
-    (row,) = verify(recipe_of(tmp_path / 'run', batches=1))
+    (row,) = verify(recipe_of(tmp_path / 'run'))
     assert row['all'] <= TOLERANCE
 
 
@@ -70,7 +70,7 @@ def test_runs_of_every_method_from_a_network_without_some_blocks_verify(tmp_path
     output = run_of(tmp_path / 'run', start, shards_directory, method, rounds=1)
     left = read_model(output / 'round-1' / 'model').architecture
     assert left.layers[0].f == left.layers[2].f == 0
-    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output, batches=1))] == [True]
+    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output))] == [True]
 
 
 @pytest.mark.parametrize('method, more', [('blocks', {}), ('magnitude', {'prune': 'f', 'drop_blocks': True})])
@@ -86,7 +86,7 @@ def test_rounds_behind_one_that_dropped_a_block_verify(tmp_path, shards_director
         for number in (0, 1, 2)
     ]
     assert blocks[0] > blocks[1] >= blocks[2]
-    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output, batches=1))] == [True, True]
+    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output))] == [True, True]
 
 
 def copy_of(finished, place) -> Path:
@@ -138,14 +138,14 @@ def test_an_error_above_rounding_is_found(rounding_run, tmp_path):
 
 
 def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
-    result = call('tools/verify.py', finished)
+    result = call('tools/verify.py', finished, '--batches', 1)
     assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
     output = copy_of(finished, tmp_path / 'run')
     alphas, _ = read_alphas(output / 'round-1' / 'alphas.npz')
     kept = read_selection(output / 'round-1' / 'selection.json').kept['f0'][0]
     alphas['f0'][kept] *= 1.1
     np.savez(output / 'round-1' / 'alphas.npz', **alphas)
-    result = call('tools/verify.py', output)
+    result = call('tools/verify.py', output, '--batches', 1)
     assert result.returncode == 1 and 'is above 1e-05' in result.stderr
 
 

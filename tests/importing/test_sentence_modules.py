@@ -158,6 +158,9 @@ def test_a_directory_without_modules_is_as_it_always_was(tmp_path):
     assert not (tmp_path / 'model' / 'head.json').exists()
 
 
+DENSE, QUERY = ('Transformer', 'Pooling', 'Dense'), {'prompts': {'query': 'q: '}}
+
+
 @pytest.mark.parametrize(
     'changes, says',
     [
@@ -168,37 +171,16 @@ def test_a_directory_without_modules_is_as_it_always_was(tmp_path):
         ({'pool': {'pooling_mode_max_tokens': True}}, "pooling_mode is .'max', 'mean'."),
         ({'pool': {'pooling_mode': 'weightedmean'}}, "pooling_mode is .'weightedmean'."),
         ({'pool': {'word_embedding_dimension': 9}}, 'pools 9 units, and the network has 8'),
-        (
-            {'pool': {'include_prompt': False}, 'settings': {'prompts': {'query': 'q: '}}},
-            'include_prompt is false',
-        ),
-        (
-            {'settings': {'prompts': {'query': 'q: '}, 'default_prompt_name': 'query'}},
-            "default_prompt_name is 'query'",
-        ),
+        ({'pool': {'include_prompt': False}, 'settings': QUERY}, 'include_prompt is false'),
+        ({'settings': {**QUERY, 'default_prompt_name': 'query'}}, "default_prompt_name is 'query'"),
         ({'settings': {'model_type': 'SparseEncoder'}}, "model_type is 'SparseEncoder'"),
         ({'settings': {'similarity_fn_name': 'colbert'}}, 'similarity must be one of cosine'),
         ({'bert': {'max_seq_length': 2}}, 'max_seq_length must be a number of tokens from 3, found 2'),
         ({'bert': {'transformer_task': 'fill-mask'}}, "transformer_task is 'fill-mask'"),
-        (
-            {'bert': {'module_output_name': 'sentence_embedding'}},
-            "module_output_name is 'sentence_embedding'",
-        ),
-        (
-            {'bert': {'modality_config': {'text': {'method_output_name': 'pooler_output'}}}},
-            'modality_config has .*pooler_output',
-        ),
-        (
-            {'kinds': ('Transformer', 'Pooling', 'Dense'), 'dense': {'activation_function': 'torch.nn.SiLU'}},
-            "activation_function is 'torch.nn.SiLU'",
-        ),
-        (
-            {
-                'kinds': ('Transformer', 'Pooling', 'Dense'),
-                'dense': {'module_input_name': 'token_embeddings'},
-            },
-            "module_input_name is 'token_embeddings'",
-        ),
+        ({'bert': {'module_output_name': 'other'}}, "module_output_name is 'other'"),
+        ({'bert': {'modality_config': {'text': {'method_output_name': 'x'}}}}, 'modality_config has .*x'),
+        ({'kinds': DENSE, 'dense': {'activation_function': 'torch.nn.SiLU'}}, "is 'torch.nn.SiLU'"),
+        ({'kinds': DENSE, 'dense': {'module_input_name': 'token_embeddings'}}, "is 'token_embeddings'"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_name(tmp_path, changes, says):
