@@ -95,19 +95,17 @@ def test_page_of_a_model_directory(model_directory, tmp_path):
     )
 
 
+def result_of(scores, *, std=None, **more):
+    """The result of fine-tuning on RTE, with the scores of seeds."""
+    values = {'format': 'gluon_optbert fine-tuning', 'task': 'RTE', 'metric': 'dev/accuracy'}
+    mean = sum(scores.values()) / len(scores)
+    values.update(mean={'dev/accuracy': mean}, std={'dev/accuracy': std})
+    runs = [{'seed': seed, 'scores': {'dev/accuracy': score}} for seed, score in scores.items()]
+    return {**values, 'runs': runs, **more}
+
+
 def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
-    result = {
-        'format': 'gluon_optbert fine-tuning',
-        'task': 'RTE',
-        'metric': 'dev/accuracy',
-        'mean': {'dev/accuracy': 61.5},
-        'std': {'dev/accuracy': 2.25},
-        'runs': [
-            {'seed': 3, 'scores': {'dev/accuracy': 60.125}},
-            {'seed': 8, 'scores': {'dev/accuracy': 62.875}},
-        ],
-        'commit': 'abc123',
-    }
+    result = result_of({3: 60.125, 8: 62.875}, std=2.25, commit='abc123')
     (tmp_path / 'rte.json').write_text(json.dumps(result))
     text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
     assert text.index('seed 8') < text.index('61.50 ± 2.25') < text.index('62.88') < text.index('abc123')
@@ -291,23 +289,10 @@ def test_page_of_a_pruning_run_begins_with_the_verdict(tmp_path):
 def test_fine_tuning_run_is_scored_beside_the_base(tmp_path):
     path = write_whole_run(tmp_path / 'pruned')
     for name, architecture, mean in (('base', BASE, 80.0), ('tuned', SMALL, 76.0)):
-        result = {
-            'format': 'gluon_optbert fine-tuning',
-            'task': 'RTE',
-            'metric': 'dev/accuracy',
-            'architecture': architecture.to_dict(),
-            'samples': {'train': 2490},
-            'mean': {'dev/accuracy': mean},
-            'std': {'dev/accuracy': None},
-            'majority': {'dev/accuracy': 52.7},
-            'runs': [
-                {
-                    'seed': 3,
-                    'scores': {'dev/accuracy': mean},
-                    'epochs': [{'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}],
-                }
-            ],
-        }
+        more = {'samples': {'train': 2490}, 'majority': {'dev/accuracy': 52.7}}
+        result = result_of({3: mean}, architecture=architecture.to_dict(), **more)
+        epoch = {'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}
+        result['runs'][0]['epochs'] = [epoch]
         (tmp_path / name).mkdir()
         (tmp_path / name / 'result.json').write_text(json.dumps(result))
     text = report(path, tmp_path / 'base', tmp_path / 'tuned', output=tmp_path / 'page.html').text
