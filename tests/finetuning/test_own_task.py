@@ -9,13 +9,14 @@ from helpers.finetuned import recipe_for, sentences, values_for
 from helpers.tiny import ROOT
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.machine import ORIGIN
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.trimming import TRIM
+from gluon_optbert.training.distributed import Workers
 
 SST2 = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'sst-2.json').read_text())
 
@@ -43,6 +44,15 @@ def test_submissions_of_several_names_are_left_beside_the_model(model_directory,
     finetune_glue(recipe_for(model_directory, glue, tmp_path, task=task, epochs=1))
     one, other = ((tmp_path / 'run' / 'seed-1' / name).read_bytes() for name in ('own.tsv', 'Own.tsv'))
     assert one == other and read_model(tmp_path / 'run' / 'seed-1').head.task == 'Own'
+
+
+def test_training_set_of_one_label_is_remarked(model_directory, glue, tmp_path, caplog):
+    (tmp_path / 'train.tsv').write_text('sentence\tlabel\na\t1\nb\t1\nc\t0\n')
+    task = own_task(tmp_path, train=str(tmp_path / 'train.tsv'))
+    for limit, remarks in ((None, 0), (2, 1)):
+        recipe = recipe_for(model_directory, glue, tmp_path, task=task, limit=limit)
+        prepare_glue(recipe, read_model(model_directory), workers=Workers())
+        assert sum('nothing to tell apart' in line for line in caplog.messages) == remarks
 
 
 def tables(directory, names=('text', 'label'), words=('bad', 'good'), count=60):

@@ -1,4 +1,4 @@
-"""The latency model: what it is fitted to comes out again, and a budget in milliseconds is kept."""
+"""The latency model: what it is fitted to comes out again, and what it predicts is measured."""
 
 import json
 
@@ -8,7 +8,13 @@ from helpers.commands import call
 from helpers.tiny import network
 
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
-from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency, random_architecture
+from gluon_optbert.pruning.latency import (
+    LatencyRecipe,
+    check_predictions,
+    fit_latency,
+    random_architecture,
+    time_rounds,
+)
 
 TRUE = dict(zip(LATENCY_FEATURES, (0.3, 0.05, 0.02, 1e-4, 2e-3, 1e-5, 3e-5, 1e-5, 4e-7, 3e-7, 2e-7)))
 
@@ -67,10 +73,13 @@ def test_the_command_measures_and_does_not_overwrite(tmp_path):
 def test_finished_run_compares_predicted_with_measured_latency(pruned, tmp_path):
     path = tmp_path / 'latency.json'
     coefficients = dict.fromkeys(LATENCY_FEATURES, 0.01)
-    path.write_text(json.dumps({'batch': 1, 'length': 8, 'coefficients': coefficients}))
+    path.write_text(json.dumps({'batch': 2, 'length': 8, 'coefficients': coefficients}))
     rows = pruned(objective='latency', latency_model=str(path), rounds=1, split_half=False)
     latency = json.loads((tmp_path / 'run' / 'latency.json').read_text())
     before, finished = (latency[name]['predicted_ms'] for name in ('before', 'finished'))
     assert finished == LatencyCost.read(path).cost(rows[-1].architecture) <= 0.6 * before
     assert all(value['measured_ms'] > 0 for value in latency.values())
     assert f'{latency["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()
+    cost, networks = LatencyCost.read(path), [row.architecture for row in rows]
+    again = check_predictions(cost, networks, time_rounds(networks, 8, cost))
+    assert again['finished']['predicted_ms'] == finished and again['finished']['measured_ms'] > 0

@@ -43,6 +43,16 @@ def test_what_is_no_list_of_origins_gives_way(tmp_path, content):
     assert [entry['workers'] for entry in entries(tmp_path)] == [3]
 
 
+def test_run_with_more_threads_than_cores_is_warned_of_once(tmp_path, monkeypatch):
+    machine = {'threads': '2', 'workers_of_host': 2, 'cores': 2}
+    for commit in ('1', '2'):
+        monkeypatch.setattr(provenance, 'machine', lambda: machine)
+        monkeypatch.setattr(provenance, 'commit', lambda commit=commit: commit)
+        note_origin(tmp_path, workers=2)
+    [sentence] = provenance.origin_warnings(tmp_path)
+    assert len(entries(tmp_path)) == 2 and sentence.startswith('2 workers of a host had 2 threads each')
+
+
 def test_commits_are_those_that_computed_the_run_each_once(tmp_path):
     origins = [{'commit': 'a'}, {'commit': 'b+', 'workers': 2}, {'commit': 'a'}, {'commit': None}, 7]
     (tmp_path / ORIGIN).write_text(json.dumps(origins))
