@@ -67,26 +67,41 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold
     return f'{apart.mean():+.1f} ± {apart.std(ddof=1) / len(apart) ** 0.5:.1f}'
 
 
+NAMES = ('pairs', *SETS, *(f'{name} in the parent' for name in SETS))
+
+
+def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
+    """A score of a network, as the table has it."""
+    if name == 'pairs':
+        return f'{100 * spearmanr(one[name], gold)[0]:.2f}'
+    return f'{gains(one[name]).mean():.1f}'
+
+
 def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
-    """A line for every network, with differences to the parent, in Markdown."""
-    parent, rows = next(iter(points.values())), []
-    names = ['pairs', *SETS, *(f'{name} in the parent' for name in SETS)]
+    """A line for every network, with differences to the parent, and those to the first of the others, in
+    Markdown.
+    """
+    (_, parent), *others = points.items()
+    rows, apart = [], []
     for label, one in points.items():
-        row = [label, one.get('parameters', ''), one.get('flops', '')]
-        for name in names:
-            if name in one:
-                score = 100 * spearmanr(one[name], gold)[0] if name == 'pairs' else gains(one[name]).mean()
-                apart = '' if one is parent else f' ({difference(one, parent, name, gold)})'
-                row.append(f'{score:.2f}{apart}' if name == 'pairs' else f'{score:.1f}{apart}')
-            else:
-                row.append('')
-        rows.append(row)
-    head = ['network', 'parameters', 'FLOPs', 'STS-B dev', *names[1:]]
-    return markdown_table(head, rows) + (
-        '\n\nSTS-B: rank correlation × 100. Search: nDCG@10 × 100 of questions for paragraphs of SQuAD, and '
-        'of titles for articles of Wikipedia, with the documents of the network itself, or of the parent. In '
-        'brackets the difference to the parent, paired, with its standard error over pairs or queries.\n'
-    )
+        cells = dict.fromkeys(NAMES, '') | {name: score_of(one, name, gold) for name in NAMES if name in one}
+        if one is not parent:
+            for name in NAMES:
+                cells[name] += f' ({difference(one, parent, name, gold)})' if name in one else ''
+        rows.append([label, one.get('parameters', ''), one.get('flops', ''), *cells.values()])
+    for label, one in others[1:]:
+        found = (difference(one, others[0][1], name, gold) if name in one else '' for name in NAMES)
+        apart.append([label, *found])
+    head = ['STS-B dev', *NAMES[1:]]
+    parts = [
+        markdown_table(['network', 'parameters', 'FLOPs', *head], rows),
+        'STS-B: rank correlation × 100. Search: nDCG@10 × 100 of questions for paragraphs of SQuAD, and of '
+        'titles for articles of Wikipedia, with the documents of the network itself, or of the parent. In '
+        'brackets the difference to the parent, paired, with its standard error over pairs or queries.',
+    ]
+    if apart:
+        parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *head], apart)]
+    return '\n\n'.join(parts) + '\n'
 
 
 @command
