@@ -164,12 +164,20 @@ def from_transformers(model: Any, tokenizer: Any, *, as_is: bool = False) -> Mod
 
     Raises
     ------
+    TypeError
+        If it is no such model, or no tokenizer.
     ValueError
         Listing every tensor, width and setting that does not fit.
     """
     from .importing.convert import KNOWN_STEPS, convert, known
     from .importing.sources import read_hugging_face
 
+    for wanted, found, method in (
+        ('model', model, 'state_dict'),
+        ('tokenizer', tokenizer, 'save_pretrained'),
+    ):
+        if not hasattr(found, method):
+            raise TypeError(f'wanted a {wanted} of Transformers, found {type(found).__name__}')
     # bfloat16 has no NumPy
     arrays = {name: tensor.detach().cpu().float().numpy() for name, tensor in model.state_dict().items()}
     config = {**model.config.to_dict(), 'architectures': [type(model).__name__]}

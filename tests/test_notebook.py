@@ -229,6 +229,8 @@ def test_a_network_that_does_not_fit_is_refused_without_a_path():
     said = str(raised.value)
     assert 'the model: config.json' in said and 'hidden_act' in said and 'is_decoder' in said
     assert not re.search(r'/tmp|tmp\w{8}', said)
+    with pytest.raises(TypeError, match='wanted a model of Transformers, found str'):
+        opt.from_transformers('bert-base-uncased', Words())
 
 
 @pytest.mark.parametrize('layers', [((2, 4, 4, 16),) * 2, ((1, 2, 3, 4), (2, 4, 4, 0))])
