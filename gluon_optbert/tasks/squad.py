@@ -241,13 +241,13 @@ def make_windows(
     labelled : bool
         Whether the first answer of each question is wanted. An answer is looked for among the words at its
         place, see `found_answer`; a question whose answer does not stand there is left out. Both are counted
-        and logged.
+        and logged, as are questions that are cut.
     """
     instances: list[tuple[list[int], int]] = []
     labels: list[tuple[int, int]] = []
     numbers: list[int] = []
     firsts: list[int] = []
-    places, known, moved, dropped = [], {}, [], []
+    places, known, moved, dropped, cut = [], {}, [], [], []
     for number, question in enumerate(questions):
         if question.context not in known:
             ids, begins, ends = align(question.context)
@@ -263,7 +263,10 @@ def make_windows(
             continue
         if found is not None and question.answers[0] != (question.context[slice(*found)], found[0]):
             moved.append(question.id)
-        head = [cls_id, *align(question.text)[0][: reading.max_question], sep_id]
+        asked = align(question.text)[0]
+        if len(asked) > reading.max_question:
+            cut.append(question.id)
+        head = [cls_id, *asked[: reading.max_question], sep_id]
         room = reading.max_length - len(head) - 1
         step = min(reading.stride, room)
         for first in range(0, max(len(ids) - room, 0) + step, step):  # the last window reaches the end
@@ -279,6 +282,7 @@ def make_windows(
             'have an answer at another place, or with other white space, than their context; it is moved',
         ),
         (dropped, 'have no answer that stands in their context where it says; they are left out'),
+        (cut, f'have more than {reading.max_question} tokens; they are cut'),
     ):
         if ids:
             some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)

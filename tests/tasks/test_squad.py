@@ -58,14 +58,15 @@ def test_window_is_question_and_context_with_special_tokens():
     windows = windows_of(question('c d e'))
     assert spans(windows) == [[CLS, *letters('a b'), SEP, *letters('c d e'), SEP]]
     assert windows.features.seconds.tolist() == [4]
-    assert spans(windows_of(question('c', text='a b c d e')))[0] == [
-        CLS,
-        *letters('a b c'),
-        SEP,
-        *letters('c'),
-        SEP,
-    ]
     assert windows_of(question(' '.join('cdefghi'))).firsts.tolist() == [0]  # just fits
+
+
+def test_long_question_is_cut_and_counted(caplog):
+    with caplog.at_level(logging.WARNING):
+        windows = windows_of(question('c', text='a b c d e', name='long'), question('c', text='a b c'))
+    assert spans(windows) == [[CLS, *letters('a b c'), SEP, *letters('c'), SEP]] * 2
+    (message,) = caplog.messages
+    assert message.startswith('1 of 2 questions') and message.endswith('long')
 
 
 def test_long_context_is_read_in_windows_that_overlap_and_reach_its_end():
