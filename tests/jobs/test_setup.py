@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import module_at
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,3 +236,19 @@ def test_gpus_have_an_environment_of_their_own(script, tree, capsys, monkeypatch
     assert any('[cu112,' in call for call in script.call.calls)
     build = script.horovod_build(mpi=False, gpu=True)
     assert build['HOROVOD_GPU_OPERATIONS'] == 'NCCL' and build['HOROVOD_CUDA_HOME'] == str(tree / 'cuda')
+
+
+def test_horovod_is_built_after_all_that_mxnet_imports_is_there(script):
+    program = 'import mxnet, sys; print(*{name.partition(".")[0] for name in sys.modules})'
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+    owners = importlib.metadata.packages_distributions()
+    imported = {canonical(owner) for name in done.stdout.split() for owner in owners.get(name, ())}
+    there, left = set(), [line.split('==')[0] for line in script.base(gpu=False)]
+    while left:
+        name = canonical(left.pop())
+        if name not in there:
+            there.add(name)
+            needs = map(Requirement, importlib.metadata.requires(name) or ())
+            left += [one.name for one in needs if one.marker is None or one.marker.evaluate({'extra': ''})]
+    pinned = imported & {*map(canonical, constraints())}  # the rest is in setuptools, and this package
+    assert 'mxnet' in pinned and pinned <= there

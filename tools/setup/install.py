@@ -38,6 +38,8 @@ SITE_PACKAGES = VENV / 'lib' / 'python{}.{}'.format(*sys.version_info) / 'site-p
 
 BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
 HOROVOD_NEEDS = ['cloudpickle', 'packaging', 'psutil', 'PyYAML']
+# MXNet, which Horovod's build imports, imports these where they are, and fails where they are half there.
+MXNET_IMPORTS = ['onnx', 'scikit-learn', 'scipy']
 HOROVOD_FLAGS = ROOT / 'tools' / 'setup' / 'horovod.cmake'
 HOROVOD_BUILD = {
     'CMAKE_TOOLCHAIN_FILE': str(HOROVOD_FLAGS),
@@ -177,7 +179,8 @@ def make_environment() -> None:
 
 def base(*, gpu: bool) -> list[str]:
     """The pins of what Horovod is compiled with and against."""
-    names = [*BUILD_TOOLS, *HOROVOD_NEEDS, 'numpy', 'mxnet-cu112' if gpu else 'mxnet']
+    mxnet = 'mxnet-cu112' if gpu else 'mxnet'
+    names = [*BUILD_TOOLS, *HOROVOD_NEEDS, *MXNET_IMPORTS, 'numpy', mxnet]
     return [pin(name) for name in names]
 
 
