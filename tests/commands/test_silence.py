@@ -110,7 +110,6 @@ def words_of(case, inputs, output):
         case 'prune':
             more = {'rotate_heads': True, 'reconstruct': True, 'rounds': 1, 'split_half': False}
             return flags_of(pruning_values(shards, model, output, **more))
-
         case 'finetune_glue':
             return flags_of({**tuning_values(model, base / 'glue', output), 'seeds': '1'})
         case 'export':
@@ -137,7 +136,7 @@ def words_of(case, inputs, output):
             ],
         ),
         ('finetune_glue', ['finetuning.recipes:read_sets', 'finetuning.objective:feed_of']),
-        ('export', ['api:export']),
+        ('export', ['api:write_export']),
         ('verify', ['deployment.verify:_row', 'deployment.verify:squared_errors']),
         ('report', ['commands.reporting:read_run', 'commands.reporting:time_exports']),
     ],
