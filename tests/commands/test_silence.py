@@ -14,6 +14,7 @@ from helpers.finetuned import values_for as tuning_values
 from helpers.finetuned import write_glue
 from helpers.pretrained import values_for as pretraining_values
 from helpers.pruned import values_for as pruning_values
+from helpers.tables import flags_for
 from helpers.tiny import environment, vocabulary
 
 from gluon_optbert.text.tokenizer import write_vocabulary
@@ -95,6 +96,8 @@ def inputs(tmp_path_factory, shards_directory, model_directory, pruned_run):
     write_vocabulary(vocabulary(), base / 'vocab.txt')
     write_hugging_face(base / 'checkpoint')
     write_glue(base / 'glue')
+    (base / 'pruning.yaml').write_text('batch_size: 8\nevaluation_limit: 16\n')
+    (base / 'tuning.yaml').write_text('batch_size: 8\nmax_length: 12\n')
     return {'base': base, 'shards': shards_directory, 'model': model_directory, 'run': pruned_run[0]}
 
 
@@ -110,6 +113,9 @@ def words_of(case, inputs, output):
         case 'prune':
             more = {'rotate_heads': True, 'reconstruct': True, 'rounds': 1, 'split_half': False}
             return flags_of(pruning_values(shards, model, output, **more))
+        case 'rank':
+            more = {'method': 'fisher', 'rounds': 1, 'split_half': False}
+            return flags_of(pruning_values(shards, model, output, **more))
         case 'finetune_glue':
             return flags_of({**tuning_values(model, base / 'glue', output), 'seeds': '1'})
         case 'export':
@@ -118,6 +124,8 @@ def words_of(case, inputs, output):
             return [inputs['run']]
         case 'report':
             return [inputs['run'], model, '--output', output]
+        case 'table':
+            return flags_for(model, shards, base, output, seeds='1', rows='optbert-h')
 
 
 @pytest.mark.slow
@@ -135,14 +143,17 @@ def words_of(case, inputs, output):
                 *('pruning.repairs:_Repair.layer', 'pruning.algorithm:write_report'),
             ],
         ),
+        ('rank', ['training.loop:backward']),
         ('finetune_glue', ['finetuning.recipes:read_sets', 'finetuning.objective:feed_of']),
         ('export', ['api:write_export']),
         ('verify', ['deployment.verify:_row', 'deployment.verify:squared_errors']),
         ('report', ['commands.reporting:read_run', 'commands.reporting:time_exports']),
+        ('table', ['pruning.algorithm:shrink']),
     ],
 )
 def test_long_commands_say_what_they_do(case, places, inputs, tmp_path):
-    longest, status, said = silence(case, *words_of(case, inputs, tmp_path / 'out'), places=places)
+    name = 'prune' if case == 'rank' else case
+    longest, status, said = silence(name, *words_of(case, inputs, tmp_path / 'out'), places=places)
     assert status == 0, said[-2000:]
     assert all(f'[/{place}]' in said for place in places) and longest < MOST, said[-2000:]
 
