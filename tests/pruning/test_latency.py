@@ -8,6 +8,8 @@ from helpers.commands import call
 from helpers.tiny import network
 
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
+from gluon_optbert.cutting.baselines import random_scores
+from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.pruning import latency
 from gluon_optbert.pruning.latency import (
     LatencyRecipe,
@@ -37,6 +39,15 @@ def test_a_linear_machine_is_found_exactly(tmp_path):
     model = cost_model('latency', latency_model=tmp_path / 'latency.json')
     architecture = network((2, 4, 6, 20), (1, 3, 3, 0))
     assert model.cost(architecture) == pytest.approx(LatencyCost(TRUE, 1, 16).cost(architecture), rel=1e-6)
+
+
+def test_a_budget_in_milliseconds_is_kept():
+    cost = LatencyCost(TRUE, 1, 16)
+    architecture = network((4, 8, 8, 64), (4, 8, 8, 64), h=32)
+    fixed = cost.cost(architecture.with_widths(dict.fromkeys(architecture.widths(), 1)))
+    target = fixed + 0.5 * (cost.cost(architecture) - fixed)
+    selection = select_units(random_scores(architecture, 1), architecture, cost, target)
+    assert target - max(cost.prices(architecture).values()) <= selection.cost <= target
 
 
 def test_the_error_is_that_of_networks_that_were_not_fitted(tmp_path):
