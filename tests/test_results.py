@@ -106,6 +106,7 @@ def test_what_has_ended_is_collected_and_compared(shards_directory, model_direct
     (work / 'runs' / 'all-60-2').mkdir()  # which has not ended
     place.mkdir()
     shutil.copy(ROOT / 'results' / 'pruning' / 'Makefile', place)
+    shutil.copy(ROOT / 'results' / 'paths.mk', place.parent)
     for words in (['collect', f'WORK={work}'], ['table']):
         make(place, f'PYTHON={sys.executable}', f'ROOT={ROOT}', *words)
     text = (place / 'comparison' / 'table.md').read_text()
