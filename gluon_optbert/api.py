@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .runs.failures import remedied
-from .runs.programs import COMMANDS
+from .runs.programs import COMMANDS, YAML
 
-YAML = ('.yaml', '.yml')
 RUNS = {command.name: command for command in COMMANDS.values() if command.home}
 HOMES = {
     **{name: command.home for name, command in RUNS.items()},

@@ -22,6 +22,7 @@ from typing import Any
 
 from .failures import Interrupted, LogLine, RunFailed, shown
 from .machine import of_launcher
+from .programs import YAML
 from .recipe import (
     R,
     Recipe,
@@ -156,7 +157,7 @@ def _recipe_at(path: str) -> dict[str, Any]:
     try:
         return read_yaml(find_recipe(path))
     except (RecipeError, FileNotFoundError) as error:
-        if not Path(path).exists() or Path(path).suffix in ('.yaml', '.yml'):
+        if not Path(path).exists() or Path(path).suffix in YAML:
             raise
         raise RecipeError([f'{path} is no recipe: which flag is it for? --help lists them']) from error
 

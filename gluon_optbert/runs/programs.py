@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+YAML = ('.yaml', '.yml')  # suffixes of recipe files
+
 
 class Command(NamedTuple):
     """A program that pip installs, and the script of a checkout that does the same.

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from .files import read_small, write_file
 from .limits import MOST_NODES, MOST_YAML_BYTES, within
+from .programs import YAML
 from .starting import flag
 
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
@@ -334,7 +335,7 @@ def find_recipe(name: str | Path) -> Path:
     if not is_name:
         return path
     known = packaged_recipes()
-    stem = path.stem if path.suffix in ('.yaml', '.yml') else path.name
+    stem = path.stem if path.suffix in YAML else path.name
     if stem not in known:
         shown = name if str(name).isprintable() else repr(str(name))
         raise FileNotFoundError(
