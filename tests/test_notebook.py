@@ -116,11 +116,11 @@ def test_texts_that_are_cut_are_counted_in_scoring_and_embedding(model_directory
     text = 'a b c ' * 9
     (tmp_path / 'dev.tsv').write_text(f'text\tlabel\nthe cat\t0\n{text}\t1\n')
     with pytest.warns(UserWarning, match=r"1 of 2 texts were cut .*; long='split'"):
-        opt.score(saved, tmp_path / 'dev.tsv')
+        assert opt.score(saved, tmp_path / 'dev.tsv').keys() == {'accuracy'}
     predictor = predictor_of(opt.read_model(model_directory))
     for _ in range(2):
         with pytest.warns(UserWarning, match='1 of 2 texts were cut to '):
-            opt.embed(predictor, ['the', text * 9])
+            assert len(opt.embed(predictor, ['the', text * 9])) == 2
 
 
 def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
