@@ -35,7 +35,7 @@ BIN = Path(sys.executable).parent
 LENGTH = 32  # tokens of a sequence
 BATCH = 8  # sequences of 128 tokens of a pass that is timed: enough to hide what a call costs by itself
 TOKENS = 1000  # of the vocabulary
-TAKES = 'This takes three to four minutes on two quiet cores.'
+TAKES = 'This takes two to three minutes on two quiet cores.'
 
 
 class QuickstartRecipe(Recipe):
