@@ -48,10 +48,9 @@ HOROVOD_BUILD = {
     'HOROVOD_WITHOUT_PYTORCH': '1',
     'HOROVOD_WITHOUT_TENSORFLOW': '1',
 }
-# Variables that would make pip and make work elsewhere; and one that would leave it to every start of a command
-# to compile the libraries again, for several seconds.
+# Variables that would make pip and make work elsewhere.
 DROPPED = ('PYTHONPATH', 'PYTHONHOME', 'PIP_TARGET', 'PIP_PREFIX', 'PIP_CONSTRAINT', 'MAKELEVEL', 'MFLAGS')
-DROPPED += ('PYTHONDONTWRITEBYTECODE',)
+DROPPED += ('PYTHONDONTWRITEBYTECODE',)  # with it every command would compile the libraries anew, for seconds
 TRIAL = """
 import blingfire, gluonnlp, google_crc32c, hypothesis, matplotlib, mxnet, onnxruntime, optuna, uvicorn
 import gluon_optbert
