@@ -188,19 +188,21 @@ def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """
     values = np.asarray(gradients, dtype=np.float64)
     information = values.T @ values
-    gone = np.ones(values.shape[1], dtype=bool)
-    gone[kept] = False
     diagonal = np.diag(information)
-    while gone.any() and not gone.all():
-        out, stay = np.flatnonzero(gone), np.flatnonzero(~gone)
-        cross = information[:, gone].sum(axis=1)  # of every unit with all that go
-        change = (diagonal - 2 * cross)[out, np.newaxis] + (diagonal + 2 * cross)[stay]
-        change -= 2 * information[np.ix_(out, stay)]
-        best = np.unravel_index(np.argmin(change), change.shape)
-        if change[best] >= -1e-12 * diagonal.sum():
-            break
-        gone[out[best[0]]], gone[stay[best[1]]] = False, True
-    return np.flatnonzero(~gone)
+    stay = np.array(kept, dtype=np.intp)
+    out = np.setdiff1d(np.arange(len(diagonal)), stay)
+    if not len(out) or not len(stay):
+        return np.sort(stay)
+    cross = information[:, out].sum(axis=1)  # of every unit with all that go
+    twice = 2 * information[np.ix_(out, stay)]
+    while True:
+        change = (diagonal - 2 * cross)[out, np.newaxis] + (diagonal + 2 * cross)[stay] - twice
+        back, gone = np.unravel_index(np.argmin(change), change.shape)
+        if change[back, gone] >= -1e-12 * diagonal.sum():
+            return np.sort(stay)
+        cross += information[stay[gone]] - information[out[back]]
+        out[back], stay[gone] = stay[gone], out[back]
+        twice[back], twice[:, gone] = 2 * information[out[back], stay], 2 * information[out, stay[gone]]
 
 
 def rank_as(scores: np.ndarray, kept: np.ndarray) -> np.ndarray:

@@ -437,7 +437,9 @@ def rank(run: Run, current: SavedModel, number: int) -> tuple[Alphas, Alphas]:
         else:
             widths, cut = current.architecture.widths(), run.cut(current, number)
             alphas = {key: np.ones(width, dtype=np.float32) for key, width in widths.items()}
-            scores = method.scores(cut, *(() if method.measure is None else (measurements(run, cut),)))
+            measured = () if method.measure is None else (measurements(run, cut),)
+            with run.doing('ranking units', number):
+                scores = method.scores(cut, *measured)
         if run.workers.first:
             write_file(directory / ALPHAS, packed_alphas(alphas, h_gate=run.recipe.h_gate))
             write_file(directory / SCORES, _packed(scores))
