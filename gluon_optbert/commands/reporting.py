@@ -27,13 +27,14 @@ from ..reporting.networks import (
     with_result,
 )
 from ..reporting.page import page
-from ..reporting.sections import RESULT, chapter, environment, side_by_side
+from ..reporting.sections import chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.results import TABLE
 from ..runs.command_line import command, parse
 from ..runs.display import doing, number_of, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
+from ..runs.progress import RESULT
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line, what_it_is
 

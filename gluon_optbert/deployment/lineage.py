@@ -13,7 +13,7 @@ from ..architecture.rounds import Round, read_rounds
 from ..runs.files import parse_json, sha256
 from ..runs.limits import MOST_BYTES
 from ..runs.machine import ORIGIN
-from ..runs.progress import HeldOut, Progress, TaskScores
+from ..runs.progress import RESULT, HeldOut, Progress, TaskScores
 from ..runs.recipe import load_yaml
 from ..text.trimming import TRIM
 
@@ -163,7 +163,7 @@ def _finetuning_of(head: Head, progress: Progress) -> Finetuning | None:
 
 def _result_of(directory: Path, progress: Progress) -> dict[str, Any]:
     """The result of the fine-tuning run that wrote a model directory; empty if there is none."""
-    result = _mapping(_read(directory.parent / 'result.json'))
+    result = _mapping(_read(directory.parent / RESULT))
     runs = result.get('runs') if result.get('format') == _FINETUNING else None
     own = progress.more.get('seed'), progress.more.get('scores')
     for run in runs if isinstance(runs, list) else []:

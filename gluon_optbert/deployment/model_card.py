@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import jinja2
-
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.heads import Head
-from ..runs.display import markdown_table
+from ..runs.display import markdown_table, markdown_template
 from ..runs.machine import commit, versions
 from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
 from ..tasks.task import known_head
@@ -29,6 +27,7 @@ from .lineage import Finetuning, Lineage, lineage_of
 from .measures import described
 
 CARD = 'README.md'
+TEMPLATE = Path(__file__).parent / 'templates' / 'model_card.md.jinja'
 FORMATS = ('mxnet', 'transformers', 'onnx', 'sentence-transformers')  # what hubs call the libraries, too
 LICENSE = re.compile(r'[\w.+-]{1,60}')
 _WEIGHTS = ('.params', '.safetensors', '.onnx')
@@ -77,13 +76,8 @@ def model_card(facts: CardFacts) -> str:
     when = 'before the last pruning' if pruning and pruning.again else 'before pruning'
     before = pruning.before if pruning else None
     score_table, marked = finetuning_table(tuned) if tuned and tuned.scores else ('', False)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / 'templates'),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
+    template = markdown_template(
+        TEMPLATE,
         plain=plain,
         millions=millions,
         thousands='{:,}'.format,
@@ -91,7 +85,7 @@ def model_card(facts: CardFacts) -> str:
         commit=_commit_words,
         described=described,
     )
-    text = environment.get_template('model_card.md.jinja').render(
+    text = template.render(
         {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
         front_matter=_front_matter(facts),
         parameters=ParameterCost().cost(facts.architecture),

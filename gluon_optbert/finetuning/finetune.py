@@ -23,7 +23,7 @@ from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.display import doing
 from ..runs.files import check_place, refuse_existing, running, sha256, write_file
 from ..runs.machine import ORIGIN, commits_of, note_origin
-from ..runs.progress import Progress
+from ..runs.progress import RESULT, Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
@@ -33,7 +33,7 @@ from ..training.loop import Reporter, train
 from ..training.states import States
 from .distillation import TaughtFineTuning, read_teacher, states_for
 from .objective import Exercise, FineTuning, start_parameters
-from .recipe import RESULT, FineTuneRecipe, copy_path
+from .recipe import FineTuneRecipe, copy_path
 from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
 

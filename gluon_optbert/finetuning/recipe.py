@@ -7,12 +7,12 @@ from typing import Literal, TypeVar
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from ..runs.progress import RESULT
 from ..runs.recipe import Seed, ShareOrZero, option
 from ..tasks.features import BATCHINGS
 from ..training.recipe import WeightRecipe
 from ..training.teaching import TeacherRecipe
 
-RESULT = 'result.json'  # in the output
 R = TypeVar('R', bound='FineTuneRecipe')
 
 

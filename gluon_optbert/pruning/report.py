@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
 from scipy.stats import rankdata
 
@@ -18,6 +17,7 @@ from ..architecture.parameters import LETTERS, Alphas
 from ..architecture.rounds import ROUNDS, Round
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
+from ..runs.display import markdown_template
 from ..runs.files import read_json, write_file, write_json
 from ..runs.progress import CLEAR, CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
 from .gate_training import TrainedGates
@@ -26,6 +26,7 @@ from .recipe import PruningRecipe
 
 EMBEDDINGS = 'embeddings.json'  # of a round
 FORGOTTEN = 'forgotten.json'  # of one whose networks were removed
+TEMPLATE = Path(__file__).parent / 'templates' / 'pruning.md.jinja'
 
 
 def summary(output: Path) -> list[Round]:
@@ -264,14 +265,8 @@ def readable(
         columns['recovered'] = 'recovered'
     measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
     least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / 'templates'),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(digits=_digits, noise=noise, shown=_cell, widths=widths_line)
-    text = environment.get_template('pruning.md.jinja').render(
+    template = markdown_template(TEMPLATE, digits=_digits, noise=noise, shown=_cell, widths=widths_line)
+    text = template.render(
         recipe=recipe,
         shares=recipe.shares(),
         rows=rows,

@@ -19,7 +19,7 @@ from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.rounds import Round
 from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_warnings, processors
-from ..runs.progress import CLOSED, NOTE, OPEN, Measured, exceeds, score_text
+from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, Measured, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
 from .curves import draw_curves, read_metrics, segments_of, speed
@@ -37,7 +37,6 @@ from .figures import (
 from .networks import GateRecord, Run, by_quantity, read_gates, read_json, read_records, read_run, value_of
 from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
-RESULT = 'result.json'  # of a fine-tuning run
 TIMES = 'times.json'  # of a run that pruned for a task
 # files that are shown otherwise, or not at all
 _KNOWN = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', MANIFEST, ORIGIN)

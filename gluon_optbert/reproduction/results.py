@@ -26,7 +26,7 @@ from ..reporting.page import Section, element, joined, note, picture, table
 from ..reporting.sections import Reader
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
-from ..runs.progress import NOTE, exceeds, score_text
+from ..runs.progress import NOTE, RESULT, exceeds, score_text
 from .rows import FORMAT, TABLE_PLAN, row_names, slug_of, task_names
 
 # a column's metric, as results call it; the first that a result has
@@ -162,8 +162,7 @@ def read_results(output: Path) -> Results:
     rows = []
     for row in plan['rows']:
         files = {
-            task: Path(output) / 'cells' / row['slug'] / slug_of(task) / 'result.json'
-            for task in task_names(table)
+            task: Path(output) / 'cells' / row['slug'] / slug_of(task) / RESULT for task in task_names(table)
         }
         results = {task: [FineTuningResult.read(file)] for task, file in files.items() if file.is_file()}
         rows.append(result_row(table, row, results, published.get(row['slug'], {})))

@@ -22,7 +22,7 @@ from ..reporting.figures import STYLE, look, save
 from ..reporting.figures import plain as plain_text
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, MARK, exceeds
+from ..runs.progress import CLEAR, MARK, RESULT, exceeds
 from .results import NOT_RUN, Results, columns_of, render, result_row, score_name
 from .rows import BASE, BESIDE, FORMAT, STUDY_PLAN, TABLES, row_names, size_name, slug_of, task_names
 
@@ -124,7 +124,7 @@ def read_study(output: Path) -> StudyResults:
     cells: dict[tuple[Key, str], dict[int, FineTuningResult]] = {}
     for network in plan['networks']:
         for task in network['tasks']:
-            path = Path(output) / 'cells' / network['place'] / slug_of(task) / 'result.json'
+            path = Path(output) / 'cells' / network['place'] / slug_of(task) / RESULT
             if path.is_file():
                 key = (network['row'], network['size'])
                 cells.setdefault((key, task), {})[network['seed']] = FineTuningResult.read(path)

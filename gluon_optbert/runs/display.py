@@ -8,15 +8,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 from tqdm.asyncio import tqdm_asyncio
 from tqdm.auto import tqdm
 
+if TYPE_CHECKING:
+    import jinja2
+
 IN_NOTEBOOK = tqdm is not tqdm_asyncio  # one that shows tqdm's own bar
 T = TypeVar('T')
 _RULES = {'-': '---', 'l': ':---', 'c': ':---:', 'r': '---:'}
+
+
+def markdown_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Template:
+    """A template of Markdown that may use some filters; a name that it is not given is an error."""
+    import jinja2  # few commands need it, and all import this module
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(path.name)
 
 
 def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, align: str | None = None) -> str:
