@@ -21,6 +21,8 @@ mathematics."""
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -106,8 +108,8 @@ def _applied(dense: gluon.nn.Dense, inputs: np.ndarray) -> np.ndarray:
 class _Repair:
     """The two networks, and the tokens on their way through both.
 
-    What is kept of every token, in a file for each batch: ``whole`` and ``cut``, the streams of the two
-    networks; and what the methods say.
+    What is kept of every token, in files that are mapped into memory: ``whole`` and ``cut``, the streams of
+    the two networks; and what the methods say.
 
     Parameters
     ----------
@@ -127,6 +129,7 @@ class _Repair:
         workers: Workers,
     ):
         self._architecture, self._batches, self._directory = whole.architecture, batches, directory
+        self._ends, self._values = np.cumsum([batch.input_ids.size for batch in batches]), {}
         self._real, self._workers = [real_tokens(batch) for batch in batches], workers
         self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
         self._kept = lambda *axis: kept_along(axis, whole.architecture, selection)  # along uncut tensors
@@ -137,10 +140,20 @@ class _Repair:
     def _write(self, name: str, values: Values) -> None:
         """Keep values of all batches."""
         for i in range(len(self._batches)):
-            np.save(self._directory / f'{name}-{i}.npy', values(i))
+            self._keep(name, i, values(i))
+
+    def _keep(self, name: str, i: int, values: np.ndarray) -> None:
+        """Keep values of the tokens of batch i."""
+        shape = int(self._ends[-1]), values.shape[1]
+        if name not in self._values or self._values[name].shape != shape:
+            with open(self._directory / name, 'wb') as file:  # later a full disk would be a signal
+                os.posix_fallocate(file.fileno(), 0, 4 * math.prod(shape))
+            self._values[name] = np.memmap(self._directory / name, np.float32, 'r+', shape=shape)
+        self._read(name, i)[:] = values
 
     def _read(self, name: str, i: int) -> np.ndarray:
-        return np.load(self._directory / f'{name}-{i}.npy')
+        end = self._ends[i]
+        return np.asarray(self._values[name][end - self._batches[i].input_ids.size : end])
 
     def _as_stream(self, name: str, i: int) -> mx.nd.NDArray:
         """Values that were kept, as a layer of a network reads them: shape (length, batch, units)."""
@@ -195,7 +208,7 @@ class _Repair:
                 cut = embedded(self.cut, batch)
             values = {'whole': stream, 'cut': cut, 'sum': read['norm.input'], 'normed': read['norm.output']}
             for name, value in values.items():
-                np.save(self._directory / f'{name}-{i}.npy', flat(value))
+                self._keep(name, i, flat(value))
         if encoder.embed_proj is None:
             self._fit_norm(encoder.layer_norm, self._whole_stream)
             self._write_normalized(encoder.layer_norm)
@@ -252,9 +265,8 @@ class _Repair:
             with reading(blocks) as read:
                 self._through(range(first, last + 1), self._as_stream('whole', i), i)
             for name in blocks:
-                np.save(self._directory / f'{name}-{i}.npy', flat(read[f'{name}.output']))
-                sums = flat(read[f'{name}.input'])[:, self._stream]
-                np.save(self._directory / f'{name}-sum-{i}.npy', sums)
+                self._keep(name, i, flat(read[f'{name}.output']))
+                self._keep(f'{name}-sum', i, flat(read[f'{name}.input'])[:, self._stream])
 
     def _project(self, own, original, rows: np.ndarray, source: str, scale: np.float32) -> None:
         """Replace a weight and a bias by what gives some outputs of the original ones, which read the uncut
@@ -280,7 +292,7 @@ class _Repair:
         self._write('transformed', lambda i: flat(transform(self._as_stream('whole', i))))
         for i in range(len(self._batches)):
             wanted = flat(norm(gelu(self._as_stream('transformed', i))))
-            np.save(self._directory / f'head-{i}.npy', wanted[:, units])
+            self._keep('head', i, wanted[:, units])
         dense, norm = self.cut.decoder[0], self.cut.decoder[2]
         self._fit(dense.weight, dense.bias, 'cut', lambda i: self._read('transformed', i)[:, units])
         self._write('sum', lambda i: flat(gelu(dense(self._as_stream('cut', i)))))
