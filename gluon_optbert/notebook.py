@@ -63,6 +63,8 @@ def in_python(message: str) -> str:
         return f'{start}opt.{_BY_COMMAND[found["command"]]}({", ".join(given)})'
 
     def argument(found: re.Match) -> str:
+        if found[1] == 'resume':  # all others are named to be given another value
+            return 'resume=True'
         value = repr(found[2]) if found[2] else ''
         return found[1].replace('-', '_') + ('=' if ' ' in found[0] else '') + value
 

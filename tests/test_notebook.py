@@ -141,6 +141,7 @@ def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
         ('keywords: --shards is missing', 'keywords: shards is missing'),
         ('it was cut; --max-length 512', 'it was cut; max_length=512'),
         ('it was cut; --long split', "it was cut; long='split'"),
+        ('go on with --resume, or give another --output', 'go on with resume=True, or give another output'),
         (
             'export it first: python tools/export_model.py models/a --output deploy',
             "export it first: opt.export('models/a', output='deploy')",
