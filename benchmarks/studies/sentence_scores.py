@@ -4,6 +4,7 @@ TEXTS is what sentence_texts.py wrote. Networks are exports or model directories
 is the parent. A search is also made with the queries of a network in the index of the parent. OUTPUT has a
 line for every network, with the rank of every right document and the cosine of every pair, from which
 differences are paired; OUTPUT with the suffix .md has the table. What is in OUTPUT is not computed again.
+Networks whose names differ in a last number, such as half-1 and half-2, are runs of one way with other seeds.
 
 example:
   python benchmarks/studies/sentence_scores.py texts parent=models/minilm half=runs/half/round-1/model \\
@@ -15,7 +16,7 @@ import csv
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,64 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold
 NAMES = ('pairs', *SETS, *(f'{name} in the parent' for name in SETS))
 
 
-def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
-    """A score of a network, as the table has it."""
-    if name == 'pairs':
-        return f'{100 * spearmanr(one[name], gold)[0]:.2f}'
-    return f'{gains(one[name]).mean():.1f}'
+def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
+    """A score of a network, times 100."""
+    return 100 * spearmanr(one[name], gold)[0] if name == 'pairs' else gains(one[name]).mean()
+
+
+def digits_of(name: str) -> int:
+    """How many digits of a score are told."""
+    return 2 if name == 'pairs' else 1
+
+
+def seeds_of(points: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The runs of every way by their seeds, where there are several."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for label, one in points.items():
+        way, _, seed = label.rpartition('-')
+        if way and seed.isdigit():
+            found.setdefault(way, {})[seed] = one
+    return {way: runs for way, runs in found.items() if len(runs) > 1}
+
+
+def over_seeds(values: Sequence[float], name: str, *, error: bool = False) -> str:
+    """The mean of a score or of its difference, and its deviation over seeds, or its standard error."""
+    if not values:
+        return ''
+    deviation = np.std(values, ddof=1) if len(values) > 1 else np.nan
+    deviation /= len(values) ** 0.5 if error else 1
+    return f'{np.mean(values):{"+" if error else ""}.{digits_of(name)}f} ± {deviation:.{digits_of(name)}f}'
+
+
+def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
+    """What the seeds of every way come to, and how they differ from those of the first way."""
+    scores = {
+        way: {
+            name: {seed: score_of(one, name, gold) for seed, one in runs.items() if name in one}
+            for name in NAMES
+        }
+        for way, runs in seeds_of(points).items()
+    }
+    if not scores:
+        return []
+    (first, known), *others = scores.items()
+    rows = [
+        [way, *(over_seeds(list(own[name].values()), name) for name in NAMES)] for way, own in scores.items()
+    ]
+    apart = []
+    for way, own in others:
+        same = {
+            name: [own[name][seed] - known[name][seed] for seed in own[name] if seed in known[name]]
+            for name in NAMES
+        }
+        apart.append([way, *(over_seeds(same[name], name, error=True) for name in NAMES)])
+    head = ['STS-B dev', *NAMES[1:]]
+    return [
+        'Mean and standard deviation over seeds:',
+        markdown_table(['way', *head], rows),
+        f'To {first} with the same seed, mean and its standard error over seeds:',
+        markdown_table(['way', *head], apart),
+    ]
 
 
 def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
@@ -84,7 +138,9 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
     (_, parent), *others = points.items()
     rows, apart = [], []
     for label, one in points.items():
-        cells = dict.fromkeys(NAMES, '') | {name: score_of(one, name, gold) for name in NAMES if name in one}
+        cells = dict.fromkeys(NAMES, '') | {
+            name: f'{score_of(one, name, gold):.{digits_of(name)}f}' for name in NAMES if name in one
+        }
         if one is not parent:
             for name in NAMES:
                 cells[name] += f' ({difference(one, parent, name, gold)})' if name in one else ''
@@ -101,7 +157,7 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
     ]
     if apart:
         parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *head], apart)]
-    return '\n\n'.join(parts) + '\n'
+    return '\n\n'.join(parts + seeds_table(points, gold)) + '\n'
 
 
 @command
