@@ -1,19 +1,21 @@
-"""The rounds of a pruning run, as its ``rounds.json`` has them."""
+"""The rounds of a pruning run and their gates, as ``rounds.json`` and ``gates.json`` have them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, InstanceOf, PlainSerializer, PositiveInt
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from ..runs.files import checked, parse_json, read_small
-from ..runs.progress import CUT, Measured, Record
+from ..runs.progress import CLEAR, CUT, GATES, Measured, Record
 from .architecture import Architecture
 from .cost import ParameterCost, count_flops
+from .parameters import LETTERS
 
 ROUNDS = 'rounds.json'
 # of a round, as the `Progress` of its network says it
@@ -93,6 +95,83 @@ class Round(Record):
         """JSON values."""
         values = {'before': None, 'after_cut': None, 'recovered': {}, **super().to_dict()}
         return {field.name: values[field.name] for field in dataclasses.fields(self) if field.name in values}
+
+
+@dataclass(frozen=True)
+class GateRecord(Record):
+    """What is left to say of a round's gates, as its ``gates.json`` has it; mappings are by the letter of a
+    width.
+
+    Parameters
+    ----------
+    steps : int
+        Of their training.
+    stopped : str
+        ``settled`` or ``steps``.
+    overlaps : sequence of (int, float)
+        A step, and the smallest overlap of selections in the window before it.
+    units : mapping of str to int
+        Gates in all.
+    closed, open : mapping of str to int
+        Gates below and above a share of their start.
+    alpha_at_cut : mapping of str to float or None
+        The largest gate that went.
+    split_half : mapping of str to float or None
+        The rank correlation within a width between trainings on two halves of the data; None where it is not
+        known.
+    split_half_error : mapping of str to float or None
+        Its standard error without any correlation.
+    """
+
+    round: int
+    steps: int
+    stopped: str
+    overlaps: tuple[tuple[int, float], ...]
+    units: Mapping[str, int]
+    closed: Mapping[str, int]
+    open: Mapping[str, int]
+    alpha_at_cut: Mapping[str, float | None]
+    split_half: Mapping[str, float | None]
+    split_half_error: Mapping[str, float | None]
+
+    @model_validator(mode='after')
+    def _has_every_width(self) -> GateRecord:
+        mappings = (self.closed, self.open, self.alpha_at_cut, self.split_half, self.split_half_error)
+        if any(set(self.units) > set(mapping) for mapping in mappings):
+            raise ValueError(f'wanted every one of {", ".join(self.units)}')
+        return self
+
+    def letters(self) -> list[str]:
+        """The widths that have gates, in the order of all tables."""
+        return [letter for letter in LETTERS if letter in self.units]
+
+    def noise(self) -> list[str]:
+        """The widths whose units the two halves of the data rank as if by chance."""
+        correlations = ((letter, self.split_half[letter]) for letter in self.letters())
+        return [
+            letter
+            for letter, correlation in correlations
+            if correlation is not None and correlation < CLEAR * (self.split_half_error[letter] or 0.0)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return to_jsonable_python(self)
+
+
+def read_gate_records(run: Path, rounds: Iterable[int]) -> list[GateRecord]:
+    """The records of gates of some rounds of a run; rounds without trained gates are left out.
+
+    Raises
+    ------
+    ValueError
+        If a file is no such record.
+    """
+    paths = [Path(run) / f'round-{number}' / GATES for number in rounds]
+    return [
+        GateRecord.from_dict(parse_json(read_small(path), source=path), source=str(path))
+        for path in filter(Path.is_file, paths)
+    ]
 
 
 def read_rounds(run: Path) -> tuple[Round, ...]:

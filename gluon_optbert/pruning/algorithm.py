@@ -497,9 +497,9 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
             shown, states = Reporter(None, workers), directory / f'gate-states-{half}'  # and not written
             halves.append(train_alphas(phase=part, reporter=shown, states=states, **common).scores)
     with run.doing('selecting units', number):
-        record = gates_record(trained, method.select(cut, trained.scores), recipe.prune, halves)
+        record = gates_record(trained, number, method.select(cut, trained.scores), recipe.prune, halves)
     if workers.first:
-        write_json(directory / GATES, {'round': number, **record})
+        write_json(directory / GATES, record.to_dict())
     return trained
 
 

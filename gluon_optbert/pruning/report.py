@@ -14,12 +14,12 @@ from scipy.stats import rankdata
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import LETTERS, Alphas
-from ..architecture.rounds import ROUNDS, Round
+from ..architecture.rounds import ROUNDS, GateRecord, Round, read_gate_records
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
 from ..runs.display import markdown_template
 from ..runs.files import read_json, write_file, write_json
-from ..runs.progress import CLEAR, CLOSED, CUT, GATES, MARK, OPEN, RECOVERY, Measured, TaskScores
+from ..runs.progress import CLEAR, CLOSED, CUT, MARK, OPEN, RECOVERY, Measured, TaskScores
 from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
@@ -140,29 +140,22 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 
 
 def gates_record(
-    trained: TrainedGates, selection: Selection, prune: str, halves: Sequence[Alphas] = ()
-) -> dict[str, Any]:
-    """Record of a round's gates for gates.json, as JSON values.
+    trained: TrainedGates, number: int, selection: Selection, prune: str, halves: Sequence[Alphas] = ()
+) -> GateRecord:
+    """The record of a round's gates.
 
     A ranking is certain if gates that were trained on two halves of the data rank the units alike.
 
     Parameters
     ----------
+    number : int
+        Of the round.
     selection : Selection
         What they decided.
     prune : str
         The letters of the widths that may lose units.
     halves : pair of Alphas, optional
         The scores of gates that were trained on either half of the data.
-
-    Returns
-    -------
-    dict
-        ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``, as of `GateTraining`. By letter
-        ``closed`` and ``open``: gates below and above a share of their start; ``units``: gates in all;
-        ``alpha_at_cut``: the largest gate that went; ``split_half``: the rank correlation within a width
-        between the halves, None where it is not known; and ``split_half_error``, its standard error
-        without any correlation.
     """
     names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
     by_letter: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -180,12 +173,13 @@ def gates_record(
         )
         for name, value in zip(names, row):
             by_letter[name][letter] = value
-    return {
-        'steps': trained.training.step,
-        'stopped': 'settled' if trained.training.settled else 'steps',
-        'overlaps': [list(pair) for pair in trained.training.overlaps],
+    return GateRecord(
+        round=number,
+        steps=trained.training.step,
+        stopped='settled' if trained.training.settled else 'steps',
+        overlaps=trained.training.overlaps,
         **by_letter,
-    }
+    )
 
 
 def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
@@ -213,24 +207,6 @@ def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float
     return float(product) / scale, math.sqrt(chance) / scale
 
 
-def noise(record: Mapping[str, Any]) -> list[str]:
-    """The letters of a round whose units the two halves of the gate data rank as if by chance."""
-    errors = record['split_half_error']
-    return [
-        letter
-        for letter, correlation in record['split_half'].items()
-        if correlation is not None and correlation < CLEAR * errors[letter]
-    ]
-
-
-def read_records(output: Path, rounds: int, name: str) -> list[dict[str, Any]]:
-    """Contents of the JSON files of that name of all rounds, rounds without it left out; ValueError if
-    one cannot be read.
-    """
-    paths = [Path(output) / f'round-{number}' / name for number in range(1, rounds + 1)]
-    return [read_json(path) for path in paths if path.exists()]
-
-
 def _digits(value: float | None, digits: int) -> str:
     """A number with so many digits behind the point; a dash for what is not known."""
     return '–' if value is None else f'{value:.{digits}f}'
@@ -240,7 +216,7 @@ def readable(
     rows: Sequence[Round],
     recipe: PruningRecipe,
     *,
-    gates: Sequence[Mapping[str, Any]] = (),
+    gates: Sequence[GateRecord] = (),
     embeddings: Sequence[Mapping[str, Any]] = (),
     trimmed: Mapping[str, Any] | None = None,
     times: Mapping[str, Any] | None = None,
@@ -250,7 +226,8 @@ def readable(
 
     Parameters
     ----------
-    gates, embeddings : sequence of dict
+    gates : sequence of GateRecord
+    embeddings : sequence of dict
         Of the rounds that have such records.
     trimmed : mapping, optional
         The ``tokens`` and the ``millions`` of parameters before and after the vocabulary was trimmed.
@@ -265,7 +242,7 @@ def readable(
         columns['recovered'] = 'recovered'
     measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
     least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
-    template = markdown_template(TEMPLATE, digits=_digits, noise=noise, shown=_cell, widths=widths_line)
+    template = markdown_template(TEMPLATE, digits=_digits, shown=_cell, widths=widths_line)
     text = template.render(
         recipe=recipe,
         shares=recipe.shares(),
@@ -284,7 +261,7 @@ def readable(
         closed=CLOSED,
         open=OPEN,
         gates=gates,
-        halves=any(value is not None for record in gates for value in record['split_half'].values()),
+        halves=any(value is not None for record in gates for value in record.split_half.values()),
         trimmed=trimmed,
         embeddings=embeddings,
         times=times,
@@ -317,11 +294,12 @@ def write_report(
         'tokens': (whole.vocab_size, start.vocab_size),
         'millions': [ParameterCost().cost(one) / 1e6 for one in (whole, start)],
     }
+    of_embeddings = (output / f'round-{row.round}' / EMBEDDINGS for row in rows)
     text = readable(
         rows,
         recipe,
-        gates=read_records(output, len(rows) - 1, GATES),
-        embeddings=read_records(output, len(rows) - 1, EMBEDDINGS),
+        gates=read_gate_records(output, range(1, len(rows))),
+        embeddings=[read_json(path) for path in of_embeddings if path.exists()],
         trimmed=None if whole == start else trimmed,
         times=times,
         latency=latency,

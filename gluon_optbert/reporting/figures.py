@@ -331,7 +331,7 @@ def draw_gates(records: Sequence[GateRecord]) -> Figure:
     grid[-1].set_xlim(min(numbers) - 0.5, max(numbers) + 0.5)
     grid[-1].set_xlabel('round')
     handles, names = grid[0].get_legend_handles_labels()
-    if any(record.is_by_chance(letter) for record in records for letter in record.letters()):
+    if any(record.noise() for record in records):
         handles.append(_hollow())
         names.append('hollow: no better than chance')
     figure.legend(handles, names, loc='outside lower center', ncol=2)
@@ -357,7 +357,7 @@ def _draw_width(
     points = [point for point in points if point[1] is not None]
     numbers, heights = [point[0] for point in points], [point[1] for point in points]
     axes.plot(numbers, heights, linewidth=1.2, label=NAMES[letter], **style)
-    doubtful = [(number, height) for number, height, one in points if hollow and one.is_by_chance(letter)]
+    doubtful = [(number, height) for number, height, one in points if hollow and letter in one.noise()]
     if doubtful:
         axes.plot(*zip(*doubtful), linestyle='none', markerfacecolor='white', **style)
 

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydantic
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H, LETTERS
-from ..architecture.rounds import Round, read_rounds
+from ..architecture.rounds import GateRecord, Round, read_gate_records, read_rounds
 from ..runs.display import markdown_table
-from ..runs.files import MANIFEST, checked, parse_json, read_sealed, read_small, sha256
+from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
-from ..runs.progress import CLEAR, GATES, HeldOut, TaskScores, difference_error, score_text
+from ..runs.progress import HeldOut, TaskScores, difference_error, score_text
 from ..runs.recipe import load_yaml
 
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
@@ -126,6 +125,10 @@ class Run:
     def quantity(self) -> str:
         """The score that decides, for people: ``SST-2 accuracy``, or ``MLM loss``."""
         return 'MLM loss' if self.metric is None else score_name(self.task, self.metric)
+
+    def gate_records(self) -> list[GateRecord]:
+        """Those of the rounds whose gates were trained; ValueError if a file is none."""
+        return read_gate_records(self.path, (row.round for row in self.rounds[1:]))
 
     def networks(self) -> list[Network]:
         """One per round, the network that went in first; the shares are of its parameters."""
@@ -256,53 +259,6 @@ def read_gates(run: Run) -> list[tuple[int, Letters]]:
                 by_letter[letter] = (values[mask], values[~mask])
         rounds.append((row.round, by_letter))
     return rounds
-
-
-class GateRecord(pydantic.BaseModel):
-    """The record of a round's gates in ``gates.json``; the mappings are by the letter of a width.
-
-    `closed` and `open` count the gates below and above the bounds; `alpha_at_cut` is the largest that went;
-    `split_half` the rank correlation between the halves of the data, with its standard error without any
-    correlation; `overlaps` the smallest overlap of selections in the window before a step."""
-
-    round: int
-    steps: int
-    stopped: str
-    overlaps: list[tuple[int, float]]
-    units: dict[str, int]
-    closed: dict[str, int]
-    open: dict[str, int]
-    alpha_at_cut: dict[str, float | None]
-    split_half: dict[str, float | None]
-    split_half_error: dict[str, float | None]
-
-    @pydantic.model_validator(mode='after')
-    def _has_every_width(self) -> GateRecord:
-        mappings = (self.closed, self.open, self.alpha_at_cut, self.split_half, self.split_half_error)
-        if any(set(self.units) > set(mapping) for mapping in mappings):
-            raise ValueError(f'wanted every one of {", ".join(self.units)}')
-        return self
-
-    def letters(self) -> list[str]:
-        """The widths that have gates, in the order of all tables."""
-        return [letter for letter in LETTERS if letter in self.units]
-
-    def is_by_chance(self, letter: str) -> bool:
-        """Whether the halves of the data agree on a width no better than chance allows."""
-        correlation = self.split_half[letter]
-        return correlation is not None and correlation < CLEAR * (self.split_half_error[letter] or 0.0)
-
-
-def read_records(run: Run) -> list[GateRecord]:
-    """The records of gates of all rounds of a run; rounds without trained gates are left out.
-
-    Raises
-    ------
-    ValueError
-        If a file is no such record.
-    """
-    paths = [run.path / f'round-{row.round}' / GATES for row in run.rounds[1:]]
-    return [checked(GateRecord, read_json(path), source=path) for path in filter(Path.is_file, paths)]
 
 
 # Networks beside each other

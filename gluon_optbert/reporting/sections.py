@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from .. import __version__
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
-from ..architecture.rounds import Round
+from ..architecture.rounds import GateRecord, Round
 from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_warnings, processors
 from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, Measured, exceeds, score_text
@@ -34,7 +34,7 @@ from .figures import (
     drawn,
     title_by_size,
 )
-from .networks import GateRecord, Run, by_quantity, read_gates, read_json, read_records, read_run, value_of
+from .networks import Run, by_quantity, read_gates, read_json, read_run, value_of
 from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
 TIMES = 'times.json'  # of a run that pruned for a task
@@ -256,7 +256,7 @@ def _every_score(run: Run) -> list[Section]:
 
 def _gates(run: Run) -> list[Markup]:
     """The gates of every round: their histograms, and what the rounds recorded of them."""
-    drawings, gates, records = [], read_gates(run), read_records(run)
+    drawings, gates, records = [], read_gates(run), run.gate_records()
     if gates:
         edges = alpha_bins(gates)
         histograms = [

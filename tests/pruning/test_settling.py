@@ -16,7 +16,7 @@ from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
-from gluon_optbert.pruning.report import agreement_of, gates_record, noise, readable
+from gluon_optbert.pruning.report import agreement_of, gates_record, readable
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Terminated
 
@@ -65,11 +65,11 @@ def test_resumed_training_stops_at_the_same_step_with_the_same_record():
     assert last_step(whole) == last_step(resumed) == 32
     records = [
         gates_record(
-            TrainedGates({'f0': np.linspace(0, 1, 8)}, {}, training), half({'f0': np.arange(8.0)}), 'f'
+            TrainedGates({'f0': np.linspace(0, 1, 8)}, {}, training), 1, half({'f0': np.arange(8.0)}), 'f'
         )
         for training in (whole, resumed)
     ]
-    assert records[0] == records[1] and records[0]['stopped'] == 'settled'
+    assert records[0] == records[1] and records[0].stopped == 'settled'
 
 
 @pytest.mark.parametrize('window, learning_rate', [(5, 0.1), (7, 0.03), (50, 0.01), (3, 1.0), (1, 2.0)])
@@ -86,15 +86,15 @@ def ranking(signal):
     halves = [{'f0': 50 + signal * np.arange(100.0) + random.normal(size=100)} for _ in range(2)]
     training = training_with(None, None)
     trained = TrainedGates({'f0': np.linspace(0, 1.2, 100)}, {}, training)
-    return gates_record(trained, kept, 'f', halves)
+    return gates_record(trained, 1, kept, 'f', halves)
 
 
 def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
     pure, clear = ranking(0.0), ranking(0.5)
-    assert noise({**pure}) == ['f'] and abs(pure['split_half']['f']) < 0.2
-    assert noise({**clear}) == [] and clear['split_half']['f'] > 0.9
+    assert pure.noise() == ['f'] and abs(pure.split_half['f']) < 0.2
+    assert clear.noise() == [] and clear.split_half['f'] > 0.9
     recipe, row = recipe_for('s', 'm', 'o'), Round(1, 1000, 1000, network())
-    pages = [readable([row], recipe, gates=[{'round': 1, **record}]) for record in (pure, clear)]
+    pages = [readable([row], recipe, gates=[record]) for record in (pure, clear)]
     assert 'Round 1: the ranking of f is noise' in pages[0] and 'is noise' not in pages[1]
 
 
@@ -121,9 +121,9 @@ def test_standard_error_is_the_deviation_of_rankings_by_chance(widths):
 def test_gates_near_zero_and_near_their_start_are_counted():
     record = ranking(0.0)
     alphas = np.linspace(0, 1.2, 100)
-    assert record['units'] == {'f': 100} and record['closed'] == {'f': int((alphas < 0.05).sum())}
-    assert record['open'] == {'f': int((alphas > 0.95).sum())}
-    assert record['alpha_at_cut']['f'] == alphas[49]
+    assert record.units == {'f': 100} and record.closed == {'f': int((alphas < 0.05).sum())}
+    assert record.open == {'f': int((alphas > 0.95).sum())}
+    assert record.alpha_at_cut['f'] == alphas[49]
 
 
 @pytest.mark.parametrize(
