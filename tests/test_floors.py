@@ -30,7 +30,7 @@ ROOMS = {
 }
 ROOMS['commands'] = list(ROOMS)  # above all others
 LIBRARIES = {
-    'runs': {'filelock', 'numpy', 'mxnet', 'gluonnlp', 'psutil', 'pydantic', 'pydantic_core', 'yaml', 'tqdm'},
+    'runs': set('filelock gluonnlp jinja2 mxnet numpy psutil pydantic pydantic_core tqdm yaml'.split()),
     'architecture': {'pydantic'},
     'text': {'numpy', 'pydantic', 'blingfire', 'sacremoses', 'tokenizers'},
     'cutting': {'numpy'},
@@ -39,11 +39,11 @@ LIBRARIES = {
     'reporting': {'jinja2', 'markupsafe', 'matplotlib', 'numpy', 'pydantic', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'pydantic'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'pydantic', 'safetensors', 'tokenizers'},
-    'deployment': {'jinja2', 'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'}
+    'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'}
     | {'tokenizers', 'torch', 'transformers'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
     'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
-    'pruning': {'filelock', 'jinja2', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
+    'pruning': {'filelock', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp', 'pydantic'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic'},
     'commands': {'matplotlib', 'numpy', 'pydantic'},

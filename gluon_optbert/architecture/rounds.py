@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import to_jsonable_python
 
 from ..runs.files import checked, parse_json, read_small
 from ..runs.progress import CLEAR, CUT, GATES, Measured, Record
@@ -156,7 +155,7 @@ class GateRecord(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return to_jsonable_python(self)
+        return dataclasses.asdict(self)
 
 
 def read_gate_records(run: Path, rounds: Iterable[int]) -> list[GateRecord]:
