@@ -123,12 +123,13 @@ def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
         }
         apart.append([way, *(over_seeds(same[name], name, error=True) for name in NAMES)])
     head = ['STS-B dev', *NAMES[1:]]
-    return [
-        'Mean and standard deviation over seeds:',
-        markdown_table(['way', *head], rows),
-        f'To {first} with the same seed, mean and its standard error over seeds:',
-        markdown_table(['way', *head], apart),
-    ]
+    parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *head], rows)]
+    if apart:
+        parts += [
+            f'To {first} with the same seed, mean and its standard error over seeds:',
+            markdown_table(['way', *head], apart),
+        ]
+    return parts
 
 
 def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
