@@ -69,6 +69,7 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold
 
 
 NAMES = ('pairs', *SETS, *(f'{name} in the parent' for name in SETS))
+HEAD = ('STS-B dev', *NAMES[1:])
 
 
 def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
@@ -122,12 +123,11 @@ def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
             for name in NAMES
         }
         apart.append([way, *(over_seeds(same[name], name, error=True) for name in NAMES)])
-    head = ['STS-B dev', *NAMES[1:]]
-    parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *head], rows)]
+    parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *HEAD], rows)]
     if apart:
         parts += [
             f'To {first} with the same seed, mean and its standard error over seeds:',
-            markdown_table(['way', *head], apart),
+            markdown_table(['way', *HEAD], apart),
         ]
     return parts
 
@@ -149,15 +149,14 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
     for label, one in others[1:]:
         found = (difference(one, others[0][1], name, gold) if name in one else '' for name in NAMES)
         apart.append([label, *found])
-    head = ['STS-B dev', *NAMES[1:]]
     parts = [
-        markdown_table(['network', 'parameters', 'FLOPs', *head], rows),
+        markdown_table(['network', 'parameters', 'FLOPs', *HEAD], rows),
         'STS-B: rank correlation × 100. Search: nDCG@10 × 100 of questions for paragraphs of SQuAD, and of '
         'titles for articles of Wikipedia, with the documents of the network itself, or of the parent. In '
         'brackets the difference to the parent, paired, with its standard error over pairs or queries.',
     ]
     if apart:
-        parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *head], apart)]
+        parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *HEAD], apart)]
     return '\n\n'.join(parts + seeds_table(points, gold)) + '\n'
 
 
