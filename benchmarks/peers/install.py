@@ -1,7 +1,7 @@
 """Make the environments of peers: python benchmarks/peers/install.py DIRECTORY
 
-Each has its own, with the versions of onnx.txt, torch.txt or consumers.txt, because they need a newer NumPy
-than MXNet bears. One that is there is brought up to these versions. CPython 3.11, as the rest."""
+Each has its own, with the versions of onnx.txt or torch.txt, because they need a newer NumPy than MXNet
+bears. One that is there is brought up to these versions. CPython 3.11, as the rest."""
 
 import argparse
 import subprocess
@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = ('onnx', 'torch', 'consumers')  # the last one is made on request
+ENVIRONMENTS = ('onnx', 'torch')
 
 
 def main() -> int:
@@ -19,9 +19,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('directory', type=Path)
-    parser.add_argument('--only', choices=ENVIRONMENTS, help='make this one; consumers is made no other way')
+    parser.add_argument('--only', choices=ENVIRONMENTS, help='make this one alone')
     arguments = parser.parse_args()
-    for name in (arguments.only,) if arguments.only else ENVIRONMENTS[:2]:
+    for name in (arguments.only,) if arguments.only else ENVIRONMENTS:
         place = arguments.directory / name
         if not (place / 'bin' / 'python').exists():
             venv.create(place, with_pip=True)

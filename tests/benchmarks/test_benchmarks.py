@@ -1,8 +1,6 @@
 """Each measurement runs on something tiny, and writes what it says."""
 
-import http.server
 import json
-import threading
 
 import killed
 import pytest
@@ -37,7 +35,6 @@ def measured(output, script, *words):
         ('latency', ['deploy']),
         ('recovery', ['l1_h8_a2']),
         ('scaling', ['--shards', 'shards']),
-        ('service', ['deploy']),
         ('survive', ['--kills', '1']),
         ('training', ['l1_h8_a2']),
     ],
@@ -82,45 +79,6 @@ def test_cut_with_repairs(tmp_path):
     (seconds,) = result['seconds']
     assert list(seconds) == ['rotate', 'select', 'fold and cut', 'reconstruct', 'write', 'all']
     assert result['memory'] > 1
-
-
-class Service(http.server.BaseHTTPRequestHandler):
-    """Answers like the service; every third request with 503."""
-
-    asked = 0
-
-    def do_GET(self):
-        facts = {'model': 'm', 'engine': 'e', 'computes': 'labels', 'texts': 'one', 'limits': {}}
-        self._answer(200, {**facts, 'computed': {'texts': Service.asked, 'batches': Service.asked}})
-
-    def do_POST(self):
-        Service.asked += 1
-        self.rfile.read(int(self.headers['Content-Length']))
-        self._answer(503 if Service.asked % 3 == 0 else 200, {})
-
-    def _answer(self, status, values):
-        body = json.dumps(values).encode()
-        self.send_response(status)
-        self.send_header('Content-Length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *words):
-        pass
-
-
-def test_service_is_loaded_and_refusals_are_counted(tmp_path):
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Service)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        address = f'http://127.0.0.1:{server.server_port}'
-        _, result = measured(
-            tmp_path / 'load.json', 'service', address, '--concurrency', '1,2', '--requests', 9
-        )
-    finally:
-        server.shutdown()
-    assert [level['clients'] for level in result['levels']] == [1, 2]
-    assert all(level['requests'] + level['failed']['503'] == 9 for level in result['levels'])
 
 
 @pytest.fixture
