@@ -140,6 +140,12 @@ def share_of_cores() -> int:
     return max(1, physical_cores() // workers_of_host())
 
 
+def stated_threads() -> int | None:
+    """The threads that OMP_NUM_THREADS asks for; None if it asks for none."""
+    text = os.environ.get('OMP_NUM_THREADS', '')
+    return int(text) or None if text.isdigit() else None
+
+
 def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002) -> int:
     """Number of threads of other programs that compute now: the median of some samples in 10 ms.
 
@@ -175,10 +181,9 @@ def settings() -> dict[str, str]:
     threads. While it is loaded MXNet times whether that pays, and on a machine that is busy in that moment
     they stay with one for the whole process.
     """
-    threads = os.environ.get('OMP_NUM_THREADS', str(share_of_cores()))
-    wanted = {'OMP_NUM_THREADS': threads, 'MXNET_USE_OPERATOR_TUNING': '0'}
+    wanted = {'OMP_NUM_THREADS': str(share_of_cores()), 'MXNET_USE_OPERATOR_TUNING': '0'}
     if 'OMP_WAIT_POLICY' not in os.environ:
-        own = workers_of_host() * (int(threads) if threads.isdigit() else share_of_cores())
+        own = workers_of_host() * (stated_threads() or share_of_cores())
         crowded = other_programs() + own > (os.cpu_count() or 1)
         wanted['GOMP_SPINCOUNT'] = NO_SPINS if crowded else SPINS
     return {name: value for name, value in wanted.items() if name not in os.environ}
@@ -223,10 +228,7 @@ def threads_to_predict(threads: int | None = None) -> ThreadChoice:
     if threads is not None and threads < 1:
         raise ValueError(f'threads must be at least 1, found {threads}')
     cores, others, processors = share_of_cores(), other_programs(), os.cpu_count() or 1
-    stated = os.environ.get('OMP_NUM_THREADS', '')
-    if threads is None:
-        free = max(1, min(cores, processors - others))
-        threads = int(stated) if stated.isdigit() and int(stated) else free
+    threads = threads or stated_threads() or max(1, min(cores, processors - others))
     return ThreadChoice(threads, cores, others, threads > 1 and threads + others <= processors)
 
 
@@ -264,8 +266,7 @@ def threads_here() -> int:
     if 'mxnet' in sys.modules:
         with contextlib.suppress(OSError, AttributeError):
             return int(ctypes.CDLL('libgomp.so.1', mode=os.RTLD_NOLOAD).omp_get_max_threads())
-    text = os.environ.get('OMP_NUM_THREADS', '')
-    return int(text) if text.isdigit() and int(text) else share_of_cores()
+    return stated_threads() or share_of_cores()
 
 
 def more_threads_than_cores(machine: Mapping[str, Any]) -> str | None:
@@ -328,10 +329,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """The processor and its cores that may be used, threads, workers of the host, GPUs if any, the system."""
-    try:
-        lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
-    except OSError:
-        lines = []
+    lines = cpu_flags().splitlines()
     models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
     gpus = gpu_names()
     return {
@@ -349,24 +347,24 @@ def origin_here() -> dict[str, Any]:
     return {'commit': commit(), 'versions': versions(), 'machine': machine()}
 
 
-def _entries(directory: Path) -> list[Any]:
+def _entries(directory: Path) -> list[dict[str, Any]]:
     """The entries of a directory's `ORIGIN`; none if it is missing or no list."""
     try:
         entries = json.loads((Path(directory) / ORIGIN).read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError):
         return []
-    return entries if isinstance(entries, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def commits_of(directory: Path) -> list[str]:
     """The commits that computed the run of a directory, as its `ORIGIN` says: each once, the first first."""
-    commits = [entry.get('commit') for entry in _entries(directory) if isinstance(entry, dict)]
+    commits = [entry.get('commit') for entry in _entries(directory)]
     return list(dict.fromkeys(commit for commit in commits if isinstance(commit, str)))
 
 
 def origin_warnings(directory: Path) -> list[str]:
     """Reasons why the run of a directory was slow, as its `ORIGIN` says: each sentence once."""
-    machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]
+    machines = [entry.get('machine') for entry in _entries(directory)]
     sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]
     return list(dict.fromkeys(filter(None, sentences)))
 

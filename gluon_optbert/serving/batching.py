@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 LOG = logging.getLogger(__name__)
+# the future of a request that ran out of time was cancelled, and takes no result
+_LATE = contextlib.suppress(concurrent.futures.InvalidStateError)
 
 
 class QueueFull(RuntimeError):
@@ -35,16 +38,8 @@ class _Job:
         self.results[number] = result
         self.missing -= 1
         if not self.missing:
-            self._finish(lambda: self.future.set_result(self.results))
-
-    def fail(self, error: Exception) -> None:
-        self._finish(lambda: self.future.set_exception(error))
-
-    def _finish(self, finish: Callable[[], None]) -> None:
-        try:
-            finish()
-        except concurrent.futures.InvalidStateError:  # it was cancelled: its request ran out of time
-            pass
+            with _LATE:
+                self.future.set_result(self.results)
 
 
 _Waiting = tuple[_Job, int, Any]  # a job, the number of a text in it, and the text
@@ -166,7 +161,8 @@ class Batcher:
                     self._settle(own)
                 return
             LOG.exception('a batch of %d texts failed', len(batch))
-            batch[0][0].fail(error)
+            with _LATE:
+                batch[0][0].future.set_exception(error)
             return
         self.batches, self.texts = self.batches + 1, self.texts + len(batch)
         for (job, number, _), result in zip(batch, results):
