@@ -90,9 +90,6 @@ def test_a_request_that_fails_takes_no_other_with_it(caplog):
     assert [len(batch) for batch in compute.batches] == [1, 3, 1, 1, 1]
     assert 'no such number' in caplog.text and batcher.alive
     batcher.close(SOON)
-
-
-def test_a_wrong_number_of_results_is_an_error():
     batcher = batcher_of(lambda numbers: numbers[1:])
     with pytest.raises(RuntimeError, match='0 results of 1 texts'):
         batcher.submit([1]).result(SOON)
@@ -111,12 +108,9 @@ def test_what_was_taken_is_computed_before_the_end_and_nothing_after_it():
     assert not batcher.alive
     with pytest.raises(Closed):
         batcher.submit([2])
-
-
-def test_the_end_waits_for_no_other_texts():
     batcher = batcher_of(Doubling(), wait_ms=60_000)
     future = batcher.submit([1])
-    batcher.close(SOON)
+    batcher.close(SOON)  # which waits for no other texts
     assert future.result(0) == [2]
 
 

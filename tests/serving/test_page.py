@@ -49,18 +49,13 @@ def test_markup_in_a_card_is_shown_and_not_obeyed(text):
         check_card(card_html(card))
 
 
-@pytest.mark.parametrize(
-    'card',
-    [
-        '[a](javascript:alert(1))',
-        '![a](https://example.org/a.png)',
-        '<https://example.org> <javascript:alert(1)>',
+def test_links_of_a_card_run_nothing():
+    for card in (
+        '[a](javascript:alert(1)) ![a](https://example.org/a.png)',
+        '<https://example.org> <javascript:alert(1)> <details open ontoggle=alert(1)>',
         '[a]: data:text/html,<script>alert(1)</script>\n\n[a]',
-        '<details open ontoggle=alert(1)>',
-    ],
-)
-def test_links_of_a_card_run_nothing(card):
-    check_card(card_html(card))
+    ):
+        check_card(card_html(card))
 
 
 @given(st.text(alphabet='<>"\'`[]()!#|-:&;/\\ \nabj\ud800{}', max_size=60))
@@ -81,9 +76,6 @@ def test_names_and_labels_stay_text_in_the_page(text):
     assert [name for name, _ in Tags(page).elements] == [name for name, _ in Tags(plain).elements]
     facts = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page, re.DOTALL).group(1)
     assert json.loads(facts)['model'] == text
-
-
-def test_placeholders_in_values_are_left_alone():
     page = page_of({**FACTS, 'model': '{{card}}'}, 'see {{facts}} and {{title}}').html
     assert 'see {{facts}} and {{title}}' in page and '<title>{{card}}</title>' in page
 

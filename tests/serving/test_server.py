@@ -1,6 +1,5 @@
 """The service on a real port: what it prints, what it refuses, and how it stops."""
 
-import contextlib
 import http.client
 import json
 import re
@@ -34,11 +33,11 @@ from gluon_optbert.serving.settings import ServiceSettings
 
 class Slow(FakePredictor):
     def predict(self, instances, **options):
-        time.sleep(1.5)
+        time.sleep(float(sys.argv[2]))
         yield from super().predict(instances, **options)
 
 listener = server.listen('127.0.0.1', 0)
-settings = ServiceSettings(timeout=float(sys.argv[1]), max_connections=3)
+settings = ServiceSettings(timeout=float(sys.argv[1]), max_connections=8)
 app = make_app(Slow(), name='slow', settings=settings)
 server.serve(app, listener, settings=settings, ready=lambda address: print(address, flush=True))
 print('stopped')
@@ -62,8 +61,23 @@ class Running:
         assert match, self.process.communicate()[1]
         self.port = int(match.group(1))
 
+    def socket(self, sent=b''):
+        """A connection that has sent some bytes."""
+        connection = socket.create_connection(('127.0.0.1', self.port), timeout=SOON)
+        connection.sendall(sent)
+        return connection
+
     def connection(self):
         return http.client.HTTPConnection('127.0.0.1', self.port, timeout=SOON)
+
+    def health(self, **headers):
+        """The status and the body of an answer to GET /health."""
+        connection = self.connection()
+        connection.request('GET', '/health', headers=headers)
+        answer = connection.getresponse()
+        status, values = answer.status, json.loads(answer.read())
+        connection.close()
+        return status, values
 
     def begin(self, values):
         """A connection that has sent a request for predictions."""
@@ -98,6 +112,15 @@ def running():
 
 
 @pytest.fixture(scope='module')
+def strict():
+    """A service that waits three seconds for a request, on eight connections; nothing makes it fail."""
+    service = Running('-c', SLOW, 3, 0)
+    yield service
+    status, _, err = service.end()
+    assert status == 0 and 'Traceback' not in err
+
+
+@pytest.fixture(scope='module')
 def deployment(tmp_path_factory):
     """The export of a classifier."""
     directory = tmp_path_factory.mktemp('serve') / 'deploy'
@@ -117,41 +140,24 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     for one, other in zip(values['predictions'], wanted):
         assert one['label'] == other['label']
         assert one['probabilities'] == pytest.approx(other['probabilities'], abs=1e-6)  # other batches
-    for host, status in (('localhost', 200), ('proxy.example', 200), ('evil.example', 421)):
-        connection = service.connection()
-        connection.request('GET', '/health', headers={'Host': host})
-        assert connection.getresponse().status == status
-    check_long_text(service, 'cut')
+    hosts = ('localhost', 'proxy.example', 'evil.example')
+    assert [service.health(Host=host)[0] for host in hosts] == [200, 200, 421]
+    (one,) = service.post({'text': 'a b ' * 40})[1]['predictions']
+    health = service.health()[1]
+    assert health['reads'] == {'tokens': 16, 'long': 'cut'} and one['cut'] and health['computed']['cut'] == 1
     status, out, err = service.end()
     assert (status, out) == (0, 'stopped\n') and err.startswith('engine: ') and len(err.splitlines()) == 2
     assert '1 of 4 texts were cut to 16 tokens' in err
 
 
-def check_long_text(service, long):
-    """A long text is cut, or read in windows, and the service says which."""
-    (one,) = service.post({'text': 'a b ' * 40})[1]['predictions']
-    connection = service.connection()
-    connection.request('GET', '/health')
-    health = json.loads(connection.getresponse().read())
-    assert health['reads'] == {'tokens': 16, 'long': long}
-    assert one.get('cut', False) == health['computed']['cut'] == (long == 'cut')
-
-
-def test_long_texts_are_read_in_windows_on_request(running, deployment):
-    service = running('tools/serve.py', deployment, '--port', 0, '--long', 'split')
-    check_long_text(service, 'split')
-    assert 'were cut' not in service.end()[2]
-
-
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_running_request_finish(running, number):
-    service = running('-c', SLOW, 30)
+def test_a_signal_lets_the_running_request_finish(running):
+    service = running('-c', SLOW, 30, 1.5)
     connection = service.begin({'text': 'abc'})
     time.sleep(0.5)
-    service.process.send_signal(number)
+    service.process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     with pytest.raises(OSError):  # nobody else is let in
-        socket.create_connection(('127.0.0.1', service.port), timeout=1).close()
+        service.socket().close()
     answer = connection.getresponse()
     assert answer.status == 200 and json.loads(answer.read())['predictions'][0]['text'] == 'abc'
     connection.close()
@@ -159,13 +165,17 @@ def test_a_signal_lets_the_running_request_finish(running, number):
     assert (service.process.returncode, out, err) == (0, 'stopped\n', '')
 
 
-def test_a_body_that_does_not_arrive_is_given_up(running):
-    service = running('-c', SLOW, 0.3)
-    with socket.create_connection(('127.0.0.1', service.port), timeout=SOON) as connection:
-        head = ['POST /predict HTTP/1.1', 'Host: a', 'Content-Type: application/json', 'Content-Length: 99']
-        connection.sendall('\r\n'.join([*head, '', '{']).encode())
-        assert connection.recv(1000).startswith(b'HTTP/1.1 408 ')
-    assert service.end()[0] == 0
+def test_a_second_signal_ends_it_at_once(running):
+    """One request has been given up while its pass goes on, another one is awaited."""
+    service = running('-c', SLOW, 3, 20)
+    assert service.post({'text': 'abc'})[0] == 504
+    awaited = service.begin({'text': 'def'})
+    service.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    began = time.monotonic()
+    _, _, err = service.end()
+    assert time.monotonic() - began < 5 and 'Traceback' not in err
+    awaited.close()
 
 
 def test_answers_are_sent_without_waiting_for_acknowledgements():
@@ -176,106 +186,51 @@ def test_answers_are_sent_without_waiting_for_acknowledgements():
             assert accepted.proto == socket.IPPROTO_TCP
 
 
-def test_connections_are_bounded(running):
-    service = running('-c', SLOW, 30)
-    idle = [socket.create_connection(('127.0.0.1', service.port), timeout=SOON) for _ in range(3)]
-    connection = service.connection()
-    connection.request('GET', '/health')
-    answer = connection.getresponse()
-    assert answer.status == 503 and '3 connections' in json.loads(answer.read())['error']
-    connection.close()
-    idle.pop().close()
-    until = time.monotonic() + SOON
-    while time.monotonic() < until:
-        connection = service.connection()
-        connection.request('GET', '/health')
-        status = connection.getresponse().status
-        connection.close()
-        if status == 200:
-            break
-    assert status == 200
-    for one in idle:
+def test_connections_are_bounded_and_those_that_send_no_whole_request_are_closed(strict):
+    head = ['POST /predict HTTP/1.1', 'Host: a', 'Content-Type: application/json', 'Content-Length: 99']
+    late = strict.socket('\r\n'.join([*head, '', '{']).encode())
+    silent = [strict.socket(sent) for sent in (b'', b'P', b'POST /predict HTTP/1.1\r\nHost: a\r\n')]
+    silent += [strict.socket() for _ in range(4)]
+    status, values = strict.health()
+    assert status == 503 and '8 connections' in values['error']
+    assert [connection.recv(1000) for connection in silent] == [b''] * 7
+    assert late.recv(1000).startswith(b'HTTP/1.1 408 ')
+    for one in (late, *silent):
         one.close()
-
-
-def test_connections_that_send_no_whole_headers_are_closed(running):
-    service = running('-c', SLOW, 1)
-    with contextlib.ExitStack() as stack:
-        silent = []
-        for sent in (b'', b'P', b'POST /predict HTTP/1.1\r\nHost: a\r\n'):
-            connection = socket.create_connection(('127.0.0.1', service.port), timeout=SOON)
-            silent.append(stack.enter_context(connection))
-            connection.sendall(sent)
-        for connection in silent:
-            assert connection.recv(1000) == b''
-    connection = service.connection()
+    connection = strict.connection()
     for _ in range(2):  # the headers of a second request may stay away as well
         connection.request('GET', '/health')
         assert json.loads(connection.getresponse().read())['status'] == 'ok'
     connection.sock.sendall(b'GET /hea')
     assert connection.sock.recv(1000) == b''
-    assert service.end()[0] == 0
 
 
-@pytest.mark.parametrize('given_up', [False, True], ids=['awaited', 'given up'])
-def test_a_second_signal_ends_it_at_once(running, given_up):
-    service = running('-c', SLOW.replace('1.5', '20'), 1 if given_up else 30)
-    connection = service.begin({'text': 'abc'})
-    if given_up:
-        assert connection.getresponse().status == 504  # the pass goes on
-    time.sleep(0.5)
-    service.process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    began = time.monotonic()
-    _, _, err = service.end()
-    assert time.monotonic() - began < 5 and 'Traceback' not in err
-
-
-def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
-    service = running('-c', SLOW, 5)
+def test_what_is_no_http_is_refused_and_the_service_goes_on(strict):
     head = b'POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n'
     chunked = head + b'Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n'
     for nonsense in (
         *(b'\x16\x03\x01\x00\xa5\r\n', b'GET / HTTP\r\n\r\n', b'A' * 200_000 + b'\r\n\r\n', head + b'\r\n'),
         *(chunked, head + b'Host: a\r\nContent-Length: -1\r\n\r\n', head + b'Host: a\r\nHost: b\r\n\r\n'),
     ):
-        with socket.create_connection(('127.0.0.1', service.port), timeout=SOON) as connection:
-            connection.sendall(nonsense)
+        with strict.socket(nonsense) as connection:
             connection.shutdown(socket.SHUT_WR)
             start, _, body = connection.recv(10_000).partition(b'\r\n\r\n')
         assert start.startswith(b'HTTP/1.1 400 ') and b'nosniff' in start, nonsense[:90]
         assert 'not HTTP/1.1' in json.loads(body)['error']
-    assert service.post({'text': 'abc'})[0] == 200
-    status, _, err = service.end()
-    assert status == 0 and 'Traceback' not in err
+    assert strict.post({'text': 'abc'})[0] == 200
 
 
-def test_a_port_in_use_is_bad_input(deployment):
+def test_bad_flags_and_a_port_in_use_are_one_line(deployment, model_directory):
     with server.listen('127.0.0.1', 0) as taken:
         taken.listen()
-        port = taken.getsockname()[1]
-        done = call('tools/serve.py', deployment, '--port', port)
-    assert done.returncode == 2 and 'Address already in use' in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    'flags, words',
-    [
-        (['--port', 70000], '--port must be '),
-        (['--queue', 10], 'queue must be at least max_texts'),
-        (['--host', 'no such host'], 'cannot be listened on'),
-        (['--pooling', 'last'], 'must be one of mean, cls'),
-    ],
-)
-def test_bad_flags_are_one_line(deployment, flags, words):
-    done = call('tools/serve.py', deployment, *flags)
-    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_a_model_directory_is_refused_with_the_command_that_exports_it(model_directory):
-    done = call('tools/serve.py', model_directory)
-    assert done.returncode == 2 and 'export it first' in done.stderr
+        for directory, flags, words in (
+            (deployment, ['--port', taken.getsockname()[1]], 'Address already in use'),
+            (deployment, ['--queue', 10], 'queue must be at least max_texts'),
+            (deployment, ['--host', 'no such host'], 'cannot be listened on'),
+            (model_directory, [], 'export it first'),
+        ):
+            done = call('tools/serve.py', directory, *flags)
+            assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_an_address_of_ipv6_is_written_as_browsers_take_it():
