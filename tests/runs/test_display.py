@@ -5,6 +5,7 @@ import pty
 import select
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from helpers.tiny import environment
@@ -58,13 +59,9 @@ def on_terminal(*words, **more):
     return content.decode()
 
 
-def test_terminal_shows_a_bar():
-    text = on_terminal(SHOWS)
+def test_terminal_shows_a_bar_and_what_was_shown_in_it_has_its_own_when_that_is_done():
+    text = on_terminal(SHOWS + WITHIN)
     assert 'cooking: 100%' in text and '3/3' in text and 'cooking: 3 eggs' not in text
-
-
-def test_what_was_shown_in_a_bar_has_its_own_when_that_is_done():
-    text = on_terminal(WITHIN)
     assert 'Traceback' not in text and 'cooking' in text.rpartition('boiling')[2]
 
 
@@ -81,23 +78,15 @@ def test_worker_of_a_horovodrun_without_terminal_shows_lines():
     assert done.stdout == b'cooking: 3 eggs\n'
 
 
-class Clock:
-    """A clock that stands still until it is put forward."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(display, 'time', Clock())
-    return display.time
+    """A clock that stands still until it is put forward."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(display, 'time', clock)
+    return clock
 
 
-def test_lines_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
+def test_lines_are_seconds_apart_and_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
     with counting('verifying', 4, unit='round') as count:
         for _ in range(4):
             clock.now += 60.0
@@ -108,14 +97,6 @@ def test_lines_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
         'verifying | round 2/4 | 2 min left',
         'verifying | round 3/4 | 60 s left',
     ]
-
-
-def test_units_have_their_plural():
-    said = [display.number_of(*words) for words in ((1, 'batch'), (6, 'batch'), (2, 'pass'), (1024, 'text'))]
-    assert said == ['1 batch', '6 batches', '2 passes', '1,024 texts']
-
-
-def test_lines_are_seconds_apart(clock, capsys):
     with counting('counting', 1000, seconds=10.0) as count:
         for _ in range(1000):
             clock.now += 0.1
@@ -133,6 +114,8 @@ def test_time_left_follows_from_the_steps_of_this_process(clock):
     assert shown.time_left() == ''
 
 
-def test_durations_are_for_people():
+def test_durations_and_counts_are_for_people():
+    said = [display.number_of(*words) for words in ((1, 'batch'), (6, 'batch'), (2, 'pass'), (1024, 'text'))]
+    assert said == ['1 batch', '6 batches', '2 passes', '1,024 texts']
     shown = [duration(seconds) for seconds in (0.2, 89, 90, 3570, 7500, 100000)]
     assert shown == ['1 s', '89 s', '2 min', '1 h 0 min', '2 h 5 min', '1 d 4 h']

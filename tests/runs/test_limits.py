@@ -1,6 +1,5 @@
 """Small files that stand for much more: each is refused before it takes time or memory."""
 
-import io
 import json
 import resource
 import struct
@@ -22,17 +21,14 @@ SECONDS, MEGABYTES = 10, 400  # a busy machine's; without limits they are minute
 
 
 def merges(path):
-    """Each mapping merges the one before ten times."""
-    lines = [
-        'a0: &a0 {x: 1}',
-        *(f'a{i}: &a{i} {{<<: [{", ".join([f"*a{i - 1}"] * 9)}]}}' for i in range(1, 10)),
-    ]
-    path.write_text('\n'.join(lines))
+    """Each mapping merges the one before nine times."""
+    more = [f'a{i}: &a{i} {{<<: [{", ".join([f"*a{i - 1}"] * 9)}]}}' for i in range(1, 10)]
+    path.write_text('\n'.join(['a0: &a0 {x: 1}', *more]))
 
 
 def aliases(path):
-    lines = ['a0: &a0 [x]', *(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 9)}]' for i in range(1, 12))]
-    path.write_text('\n'.join(lines))
+    more = [f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 9)}]' for i in range(1, 12)]
+    path.write_text('\n'.join(['a0: &a0 [x]', *more]))
 
 
 def alias_within_itself(path):
@@ -45,16 +41,16 @@ def long_yaml(path):
 
 def layers(path):
     values = network().to_dict()
-    path.write_text(json.dumps({**values, 'layers': values['layers'][:1] * 100_000}))
+    path.write_text(json.dumps({**values, 'layers': values['layers'][:1] * 20_000}))
 
 
 def many_values(path):
-    path.write_bytes(b'{"a": [' + b'[],' * 20_000_000 + b'[]]}')
+    path.write_bytes(b'{"a": [' + b'[],' * 8_000_000 + b'[]]}')
 
 
 def dictionaries(path):
     with zipfile.ZipFile(path, 'w') as archive:
-        archive.writestr('archive/data.pkl', b'\x80\x02' + b'}' * 30_000_000 + b'.')
+        archive.writestr('archive/data.pkl', b'\x80\x02' + b'}' * 3_000_000 + b'.')
 
 
 def empty_arrays(path):
@@ -62,25 +58,22 @@ def empty_arrays(path):
     path.write_bytes(struct.pack('<QQQ', 0x112, 0, 1_000_000) + head * 1_000_000)
 
 
+def write_npz(path, count, *blocks):
+    """An array that says it has `count` numbers, and the bytes that are there."""
+    form = {'descr': '<f4', 'fortran_order': False, 'shape': (count,)}
+    with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive, archive.open('h.npy', 'w') as file:
+        np.lib.format.write_array_header_1_0(file, form)
+        for block in blocks:
+            file.write(block)
+
+
 def zeros(path):
     """Three hundred megabytes of them, packed into three hundred kilobytes."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {'descr': '<f4', 'fortran_order': False, 'shape': (3 << 25,)}
-    )
-    with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive, archive.open('h.npy', 'w') as file:
-        file.write(header.getvalue())
-        for _ in range(3 << 2):
-            file.write(bytes(1 << 25))
+    write_npz(path, 3 << 25, *[bytes(1 << 25)] * (3 << 2))
 
 
 def promised(path):
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {'descr': '<f4', 'fortran_order': False, 'shape': (1 << 50,)}
-    )
-    with zipfile.ZipFile(path, 'w') as archive:
-        archive.writestr('h.npy', header.getvalue())
+    write_npz(path, 1 << 50)
 
 
 def sparse(path):
@@ -94,16 +87,14 @@ BOMBS = [
     (aliases, read_yaml, 'values, aliases and merges written out'),
     (alias_within_itself, read_yaml, 'inf values'),
     (long_yaml, read_yaml, 'bytes'),
-    (layers, Architecture.read, '100,000 layers, wanted at most'),
+    (layers, Architecture.read, '20,000 layers, wanted at most'),
     (many_values, read_json, 'values, wanted at most'),
     (dictionaries, read_torch, 'instructions, wanted at most'),
     (empty_arrays, read_arrays, '1,000,000 arrays, wanted at most'),
     (zeros, read_alphas, 'bytes unpacked, wanted at most'),
     (promised, read_alphas, 'not readable as arrays'),
-    (sparse, read_alphas, 'bytes'),
     (sparse, read_torch, 'more than this machine has memory'),
     (sparse, read_arrays, 'more than this machine has memory'),
-    (sparse, read_json, 'bytes'),
 ]
 
 

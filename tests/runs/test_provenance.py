@@ -27,16 +27,7 @@ def test_versions_are_those_of_the_libraries_that_are_there():
     assert done.stdout == "['gluon_optbert', 'numpy', 'python'] True\n", done.stderr
 
 
-@pytest.mark.parametrize('what', ['commit', 'versions', 'machine'])
-def test_run_that_goes_on_with_something_else_says_so(tmp_path, monkeypatch, what):
-    note_origin(tmp_path, workers=1)
-    monkeypatch.setattr(provenance, what, lambda: 'another')
-    note_origin(tmp_path, workers=1)
-    first, second = entries(tmp_path)
-    assert second[what] == 'another' != first[what]
-
-
-@pytest.mark.parametrize('content', ['', '[', '{}', '7', '[' * 100000, '\udcff'])
+@pytest.mark.parametrize('content', ['', '{}', '[' * 100000, '\udcff'])
 def test_what_is_no_list_of_origins_gives_way(tmp_path, content):
     (tmp_path / ORIGIN).write_bytes(content.encode(errors='surrogateescape'))
     note_origin(tmp_path, workers=3)
@@ -45,12 +36,13 @@ def test_what_is_no_list_of_origins_gives_way(tmp_path, content):
 
 def test_run_with_more_threads_than_cores_is_warned_of_once(tmp_path, monkeypatch):
     machine = {'threads': '2', 'workers_of_host': 2, 'cores': 2}
-    for commit in ('1', '2'):
-        monkeypatch.setattr(provenance, 'machine', lambda: machine)
+    monkeypatch.setattr(provenance, 'machine', lambda: machine)
+    for commit in ('1', '2'):  # it goes on with something else
         monkeypatch.setattr(provenance, 'commit', lambda commit=commit: commit)
         note_origin(tmp_path, workers=2)
     [sentence] = provenance.origin_warnings(tmp_path)
-    assert len(entries(tmp_path)) == 2 and sentence.startswith('2 workers of a host had 2 threads each')
+    assert [entry['commit'] for entry in entries(tmp_path)] == ['1', '2']
+    assert sentence.startswith('2 workers of a host had 2 threads each')
 
 
 def test_commits_are_those_that_computed_the_run_each_once(tmp_path):

@@ -51,12 +51,6 @@ class Bread(Recipe):
         return ['salt needs seeds', 'seeds need salt'] if self.salt == 7 and not self.seeds else []
 
 
-class Rolls(Bread):
-    """A recipe that extends another, with a required field after optional ones."""
-
-    tin: Path = option('to bake in')
-
-
 def refusal(values, cls=Bread, **more):
     with pytest.raises(RecipeError) as error:
         fill(cls, values, **more)
@@ -68,7 +62,6 @@ def test_a_recipe_can_have_some_options_of_another():
         sugar: float = option('grams', 1.0)
 
     assert list(to_dict(fill(Cake, {'flour': 'mill'}))) == ['hours', 'flour', 'kind', 'sugar']
-    assert fill(Cake, {'flour': 'mill', 'hours': 2}).flour == Path('mill')
     assert len(refusal({'kind': 'nut', 'loaves': 3}, Cake)) == 3  # a choice, an unknown option, no flour
 
 
@@ -82,29 +75,33 @@ def test_all_problems_are_reported_at_once():
 
 def test_contradictions_are_reported_when_every_field_is_sound():
     assert refusal({'flour': 'mill', 'salt': 7, 'seeds': ''}) == ['salt needs seeds', 'seeds need salt']
+    recipe = Bread(flour='mill', salt=7)
+    assert recipe.replace(loaves='7') == Bread(flour='mill', loaves=7, salt=7) and recipe.loaves == 2
     with pytest.raises(ValidationError, match='salt needs seeds'):
-        Bread(flour='mill', salt=7, seeds=())
+        recipe.replace(seeds=())
+    with pytest.raises(ValidationError):
+        recipe.loaves = 3
 
 
-HUGE = pytest.param(10**400, id='huge')
-NUMBERS = {
-    'salt': [float('nan'), float('inf'), 'nan', '-inf', '1e400', [], {}, None, True, '1,5', -1, '010', HUGE],
+OTHERS = {
+    'salt': [float('nan'), 'nan', '-inf', '1e400', {}, None, True, '1,5', -1, '010', 10**400],
     'loaves': ['3.5', 1.5, 'four', '', None, False, [3], '1e3', '010', '-07', 0, np.float32(2.5)]
     + [Fraction(5, 2), float('inf'), 2**63, -(2**63), '99999999999999999999999999', 1e30],
-    'sieve': ['perhaps', 'on', 1, 0, None, []],
+    'sieve': ['perhaps', 'on', 1, None, []],
     'flour': [3, True, None, ['mill']],
     'kind': [True, None, 'spelt', ['rye']],
     'hours': ['never', 2.5, True, 0, 2**63],
     'sizes': [None, [None], 'a', True, ['1', '010'], {'a': 1}],
     'seeds': [None, [True], [[]]],
-    'shares': [None, 0.3, ['water'], 'water', 'water=much', 'water=-1', 'milk=1', {'water': True}],
+    'shares': [None, ['water'], 'water', 'water=much', 'water=-1', 'milk=1', {'water': True}],
 }
 
 
-@pytest.mark.parametrize('name, value', [(name, value) for name in NUMBERS for value in NUMBERS[name]])
-def test_value_of_another_kind_is_refused(name, value):
-    (problem,) = refusal({'flour': 'mill', name: value})
-    assert problem.startswith(f'recipe: {name} ') and 'found' in problem
+@pytest.mark.parametrize('name', OTHERS)
+def test_value_of_another_kind_is_refused(name):
+    for value in OTHERS[name]:
+        (problem,) = refusal({'flour': 'mill', name: value})
+        assert problem.startswith(f'recipe: {name} ') and 'found' in problem, value
 
 
 @pytest.mark.parametrize(
@@ -130,20 +127,6 @@ def test_value_of_another_kind_is_refused(name, value):
 def test_value_written_in_another_way_is_read(name, value, wanted):
     read = getattr(fill(Bread, {'flour': 'mill', name: value}), name)
     assert read == wanted and type(read) is type(wanted)
-
-
-def test_required_fields_may_follow_optional_ones():
-    assert ['--flour' in problem or '--tin' in problem for problem in refusal({}, Rolls)] == [True, True]
-    assert fill(Rolls, {'flour': 'a', 'tin': 'b'}).tin == Path('b')
-
-
-def test_changed_recipe_is_checked_again():
-    recipe = Bread(flour='mill')
-    assert recipe.replace(loaves='7') == Bread(flour='mill', loaves=7) and recipe.loaves == 2
-    with pytest.raises(ValidationError):
-        recipe.replace(loaves=0)
-    with pytest.raises(ValidationError):
-        recipe.loaves = 3
 
 
 WHOLE = st.integers(1, 2**63 - 1)
@@ -175,15 +158,11 @@ def test_saved_recipe_reads_back_equal(recipe):
     'content, said',
     [
         (b'- flour\n', ''),
-        (b'flour: [\n', ''),
-        (b'\x00', ''),
         (b'\xff\xfe\x00flour', ''),
         (b'a: !!python/object:os.system {}\n', ''),
         (b'# later\n', 'is empty'),
         (b'loaves: 2\nsalt: 1\nloaves: 3\n', "line 3: the key 'loaves' is on line 1 already"),
-        (b'sizes: {a: 1, "a": 2}\n', "line 1: the key 'a' is on line 1 already"),
         (b'flour: mill\n\tsalt: 1\n', 'line 2: '),
-        (b'salt: 1\n---\nsalt: 2\n', 'line 2: '),
         (b'yes: 4\n', 'found True'),
         (b'loaves: 010\n', "found '010'"),
         (b'loaves: 1:00\n', "found '1:00'"),
@@ -197,17 +176,14 @@ def test_file_that_is_no_recipe_is_refused_by_name_and_place(tmp_path, content, 
     assert said in str(caught.value) and str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize('name', ['none.yaml', 'a\nb.yaml', 'x' * 5000])
-def test_missing_recipe_file_is_named_in_a_short_line(tmp_path, name):
-    with pytest.raises(FileNotFoundError) as caught:
+@pytest.mark.parametrize(
+    'name, said', [('prune.yml', 'did you mean .*prune.yaml'), ('a\nb.yaml', 'no such'), ('x' * 5000, 'no ')]
+)
+def test_missing_recipe_file_is_named_in_a_short_line(tmp_path, name, said):
+    (tmp_path / 'prune.yaml').write_text('{}')
+    with pytest.raises(FileNotFoundError, match=said) as caught:
         read_yaml(tmp_path / name)
     assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 400
-
-
-def test_missing_recipe_file_is_like_one_beside_it(tmp_path):
-    (tmp_path / 'prune.yaml').write_text('{}')
-    with pytest.raises(FileNotFoundError, match='did you mean .*prune.yaml'):
-        read_yaml(tmp_path / 'prune.yml')
 
 
 def test_merged_mappings_may_have_the_same_keys(tmp_path):
@@ -231,17 +207,13 @@ def test_flags_override_yaml_and_yaml_overrides_defaults(tmp_path):
     assert parsed([str(path)]) == written
     changed = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve'])
     assert changed == written.replace(loaves=7, sieve=True, seeds=('flax', 'oats'))
-    assert parsed(['--flour', 'here', '--sieve', 'false']).sieve is False
     for number, salt in (('5e-5', 5e-5), ('0x10', 16.0), ('1_000', 1000.0)):
         path.write_text(f'flour: mill\nsalt: {number}\n')
         assert parsed([str(path)]).salt == salt
     # of a mapping, a flag replaces what it names
     path.write_text('flour: mill\nshares: {water: 1, rest: 2}\n')
     assert parsed([str(path), '--shares', 'rest=3']).shares == {'water': 1.0, 'rest': 3.0}
-
-
-def test_flag_that_excludes_a_field_of_the_file_takes_its_place(tmp_path):
-    path = tmp_path / 'bread.yaml'
+    # one that excludes a field of the file takes its place
     path.write_text('flour: mill\nhours: 3\n')
     assert parsed([str(path), '--sizes', '0.5,1']) == Bread(flour='mill', sizes=(0.5, 1.0))
     with pytest.raises(RecipeError, match='--hours and --sizes exclude each other'):
@@ -257,7 +229,7 @@ def test_problems_of_yaml_and_flags_come_together_and_blame_what_has_them(tmp_pa
     assert len(error.value.problems) == 4 and blamed == {f'{path}:', '--salt', '--kind'}
 
 
-@pytest.mark.parametrize('cls', [Bread, Rolls, PretrainRecipe, PruneRecipe])
+@pytest.mark.parametrize('cls', [Bread, PretrainRecipe, PruneRecipe])
 def test_help_shows_the_example_first_and_every_field_with_its_default(cls):
     text = ' '.join(parser_of(cls, description='Bake.', example='python bake.py').format_help().split())
     assert text.index('example: python bake.py') < text.index('recipe: a YAML file')
@@ -269,9 +241,7 @@ def test_help_shows_the_example_first_and_every_field_with_its_default(cls):
             assert f'[default: {field.default}]' in text
 
 
-@pytest.mark.parametrize(
-    'cls', [Bread, PretrainRecipe, PruneRecipe, TaskPruneRecipe, GlueRecipe, SquadRecipe]
-)
+@pytest.mark.parametrize('cls', [PretrainRecipe, PruneRecipe, TaskPruneRecipe, GlueRecipe, SquadRecipe])
 def test_groups_name_every_field_at_most_once(cls):
     names = [name for group in cls.GROUPS.values() for name in group]
     assert len(names) == len(set(names)) and set(names) <= set(cls.model_fields)
@@ -282,7 +252,6 @@ def test_groups_name_every_field_at_most_once(cls):
     'words, said',
     [
         (['--flour', 'mill', '--kinf=rye'], 'unknown flag --kinf, did you mean --kind?'),
-        (['--flo', 'mill'], 'unknown flag --flo, did you mean --flour?'),
         (['--flour', 'mill', '--qqqq', '1'], 'unknown flag --qqqq; --help lists the flags'),
         (['--flour'], 'argument --flour: expected one argument'),
         (['one.yaml', 'two.yaml'], 'too many words: two.yaml'),

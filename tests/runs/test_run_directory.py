@@ -41,7 +41,7 @@ def read(request):
 
 
 def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
-    directory = RunDirectory(Soup(output=tmp_path / 'soup'), read=read, name='soup ')
+    directory = RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read, name='soup ')
     assert (directory.state, directory.result) == (State.NEW, None) and not list(tmp_path.iterdir())
     cook = Cook()
     directory.lay_out(cook, lambda staged: (staged / 'pot').write_text('empty'))
@@ -50,13 +50,11 @@ def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
     assert cook.waited == ['soup checked', 'soup laid out']
 
 
-def test_only_the_first_worker_writes(read, tmp_path):
+def test_directory_is_whole_or_absent_and_only_the_first_worker_writes(read, tmp_path):
     cook = Cook(first=False)
     RunDirectory(Soup(output=tmp_path / 'soup'), read=read).lay_out(cook)
     assert not list(tmp_path.iterdir()) and cook.waited == ['checked', 'laid out']
 
-
-def test_directory_is_whole_or_absent(read, tmp_path):
     def burn(staged):
         (staged / 'pot').write_text('half')
         raise KeyboardInterrupt
@@ -77,12 +75,6 @@ def test_a_new_run_that_needs_more_than_is_free_is_refused_before_it_writes(read
     directory.lay_out(cook, needed=1e9)
     again = RunDirectory(Soup(output=tmp_path / 'far' / 'soup', resume=True), read=read)
     again.lay_out(cook, needed=3e9)  # some of it is there already
-
-
-def test_run_below_a_file_cannot_go_on(read, tmp_path):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(FileNotFoundError, match='file is a file; give another --output$'):
-        RunDirectory(Soup(output=tmp_path / 'file' / 'soup'), read=read)
 
 
 def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_path):
@@ -126,26 +118,18 @@ def test_finished_run_is_read_and_its_settings_are_compared(tmp_path):
         RunDirectory(Soup(output=tmp_path / 'soup'), read=read_soup)
 
 
-def test_resume_of_nothing_is_a_new_run(read, tmp_path):
-    assert RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read).state is State.NEW
-
-
-@pytest.mark.parametrize('resume', [False, True])
-def test_file_in_the_place_of_a_run_is_called_one(read, resume, tmp_path):
+def test_what_is_no_run_is_not_gone_on_with(read, tmp_path):
     for name in ('soup', 'soup' if read is None else 'soup.training'):
         (tmp_path / name).write_text('mine')
         with pytest.raises(NotADirectoryError, match=f'{name} is a file; give another --output'):
-            RunDirectory(Soup(output=tmp_path / 'soup', resume=resume), read=read)
+            RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read)
         (tmp_path / name).unlink()
-
-
-def test_output_without_a_name_is_refused(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r'^\.: has no name that a run could have; give another --output'):
         RunDirectory(Soup(output=Path('.')), read=read_soup)
-
-
-def test_what_is_no_run_is_not_gone_on_with(read, tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(FileNotFoundError, match='file is a file; give another --output$'):
+        RunDirectory(Soup(output=tmp_path / 'file' / 'soup'), read=read)
+    (tmp_path / 'file').unlink()
     (tmp_path / 'soup').mkdir()
     (tmp_path / 'soup' / 'mine').write_text('kept')
     with pytest.raises(FileNotFoundError, match='soup'):

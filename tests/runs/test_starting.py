@@ -36,7 +36,7 @@ def test_directories_are_known_by_their_files(names, words, tmp_path):
         assert words[0] in str(raised.value) and '\n' not in str(raised.value)
 
 
-@pytest.mark.parametrize('names', [[], ['notes.txt'], ['model.params'], ['model-symbol.json']])
+@pytest.mark.parametrize('names', [[], ['model.params'], ['model-symbol.json']])
 def test_what_is_of_no_kind_or_half_of_one_is_not_named(names, tmp_path):
     (tmp_path / 'it').mkdir()
     assert what_it_is(files(tmp_path / 'it', *names)) is None
