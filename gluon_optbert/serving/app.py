@@ -128,9 +128,7 @@ class Service:
         """The results of a request's instances, in their order; HTTPException if there are none."""
         try:
             future = self.batcher.submit(instances)
-        except QueueFull as error:
-            raise HTTPException(503, f'{error}; try again later', _RETRY_AFTER) from None
-        except Closed as error:
+        except (QueueFull, Closed) as error:
             raise HTTPException(503, f'{error}', _RETRY_AFTER) from None
         timeout = self._settings.timeout
         try:
@@ -295,11 +293,9 @@ def make_app(
         kind = {'pooling': embedding.pooling, 'normalised': embedding.normalise}
         return JSONResponse({'embeddings': embeddings, **kind})
 
-    async def no_predictions() -> None:
-        raise HTTPException(404, 'this network predicts nothing, it gives embeddings: POST /embed')
-
-    async def no_embeddings() -> None:
-        raise HTTPException(404, 'this network gives no embeddings, it predicts: POST /predict')
+    async def elsewhere() -> None:
+        embeds, predicts = 'predicts nothing, it gives embeddings', 'gives no embeddings, it predicts'
+        raise HTTPException(404, f'this network {embeds if service.embeds else predicts}: POST {here}')
 
     async def health() -> Response:
         """Whether texts are taken, what the network computes, and the limits."""
@@ -337,11 +333,12 @@ def make_app(
     app.add_api_route('/health', health, response_model=None)
     app.add_api_route('/health', health, methods=['HEAD'], response_model=None, include_in_schema=False)
     app.add_api_route('/', show_page, methods=['GET', 'HEAD'], include_in_schema=False)
-    hidden = ('/predict', no_predictions) if service.embeds else ('/embed', no_embeddings)
-    app.add_api_route(*hidden, methods=['POST'], include_in_schema=False)
+    here, there = ('/embed', '/predict') if service.embeds else ('/predict', '/embed')
+    app.add_api_route(there, elsewhere, methods=['POST'], include_in_schema=False)
     app.router.route_class = bounded_route(settings)
     app.add_api_route(
-        *(('/embed', embed) if service.embeds else ('/predict', predict)),
+        here,
+        embed if service.embeds else predict,
         methods=['POST'],
         responses={status: {'model': Error, 'description': words} for status, words in _ERRORS.items()},
     )

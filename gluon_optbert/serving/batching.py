@@ -91,12 +91,7 @@ class Batcher:
     def submit(self, texts: Sequence[Any]) -> concurrent.futures.Future:
         """The future results of texts, in their order; cancelling it takes back those that still wait.
 
-        Raises
-        ------
-        QueueFull
-            If there is no place for all of them.
-        Closed
-            After `close`.
+        QueueFull if there is no place for all of them, Closed after `close`.
         """
         job = _Job([None] * len(texts), len(texts), concurrent.futures.Future(), time.monotonic())
         if not texts:
@@ -110,7 +105,7 @@ class Batcher:
                     waiting for waiting in self._waiting if not waiting[0].future.done()
                 )
             if len(self._waiting) + len(texts) > self._queue:
-                raise QueueFull(f'{len(self._waiting)} texts wait already')
+                raise QueueFull(f'{len(self._waiting)} texts wait already; try again later')
             self._waiting.extend((job, number, text) for number, text in enumerate(texts))
             self._changed.notify()
         return job.future
