@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from .. import __version__
+from .display import number_of
 from .files import write_json
 
 PROC, SYSTEM = Path('/proc/self'), Path('/sys/devices/system/cpu')
@@ -209,21 +210,14 @@ class ThreadChoice:
     spinning: bool
 
     def __str__(self) -> str:
-        def counted(number: int, what: str) -> str:
-            return f'{number} {what}{"" if number == 1 else "s"}'
-
-        busy = f', and other programs compute with {counted(self.others, "thread")}' if self.others else ''
-        return f'{counted(self.threads, "thread")} ({counted(self.cores, "core")} to use{busy})'
+        busy = f', and other programs compute with {number_of(self.others, "thread")}' if self.others else ''
+        return f'{number_of(self.threads, "thread")} ({number_of(self.cores, "core")} to use{busy})'
 
 
 def threads_to_predict(threads: int | None = None) -> ThreadChoice:
     """The threads of a network that predicts: as many as asked for, or as OMP_NUM_THREADS says; else one for
-    each core that this process may use and no other program uses now, and at least one.
-
-    Raises
-    ------
-    ValueError
-        If a number below 1 is asked for.
+    each core that this process may use and no other program uses now, and at least one. ValueError if a
+    number below 1 is asked for.
     """
     if threads is not None and threads < 1:
         raise ValueError(f'threads must be at least 1, found {threads}')
@@ -237,11 +231,6 @@ def load_mxnet() -> None:
 
     Children of this process inherit none of them. It is too late if MXNet is loaded: a warning says so if it
     has another number of threads.
-
-    Raises
-    ------
-    ImportError
-        If there is no MXNet.
     """
     if 'mxnet' in sys.modules:
         if 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
@@ -270,12 +259,8 @@ def threads_here() -> int:
 
 
 def more_threads_than_cores(machine: Mapping[str, Any]) -> str | None:
-    """A sentence if the workers of a host had more threads than it has cores.
-
-    Parameters
-    ----------
-    machine : mapping
-        As `provenance.machine` gives it; what lacks a number gives None.
+    """A sentence if the workers of a host had more threads than it has cores, as `machine` gives them; None
+    of what lacks a number.
     """
     try:
         threads, workers, cores = (int(machine[name]) for name in ('threads', 'workers_of_host', 'cores'))
