@@ -37,15 +37,8 @@ def trim_vocabulary(argv=None):
         f'wrote {recipe.output}'
     )
     if trimmed.model.head == PRETRAINING:
-        making = [
-            '--input',
-            'TEXT_DIR',
-            '--vocab',
-            recipe.output / 'vocab.txt',
-            '--output',
-            f'{recipe.output}-shards',
-        ]
-        anew = line('optbert-make-shards', *making)
+        words = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt']
+        anew = line('optbert-make-shards', *words, '--output', f'{recipe.output}-shards')
         print(f'shards of the whole vocabulary do not fit it; to train it, make them anew: {anew}')
     print(f'next: {line("optbert-verify", recipe.output)}')
 

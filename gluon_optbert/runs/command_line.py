@@ -136,11 +136,7 @@ def parse(
     positional: str | None = None,
 ) -> R:
     """The recipe that a command line describes: its YAML file or packaged recipe first, then its flags.
-
-    Raises
-    ------
-    RecipeError, FileNotFoundError
-        With every problem named.
+    RecipeError, or FileNotFoundError, with every problem named.
     """
     parser = parser_of(cls, description=description, example=example, positional=positional)
     from_flags = vars(parser.parse_args(argv))

@@ -284,13 +284,7 @@ def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_output(output: Path, *, remedy: str = 'give another --output') -> Iterator[None]:
-    """While an output that is not there yet is made and written: `locked`, and nothing is overwritten.
-
-    Raises
-    ------
-    FileExistsError
-        If there is anything at `output`; also as `locked`.
-    """
+    """While an output is made that is not there yet: `locked`, and FileExistsError if it is there."""
     with locked(output):
         refuse_existing(output, remedy=remedy)
         yield
@@ -298,14 +292,8 @@ def new_output(output: Path, *, remedy: str = 'give another --output') -> Iterat
 
 @contextlib.contextmanager
 def running(output: Path, ranks: Ranks) -> Iterator[None]:
-    """While a run that can be resumed writes its output: `locked`, and an interruption says how to go on.
-
-    Raises
-    ------
-    InUse, FileNotFoundError
-        As `locked`.
-    Interrupted
-        If there was a KeyboardInterrupt.
+    """While a run that can be resumed writes its output: `locked`, and a KeyboardInterrupt becomes
+    Interrupted, which says how to go on.
     """
     with locked(output, ranks):
         try:
@@ -466,12 +454,8 @@ LFS_POINTER = (
 
 
 def parse_json(text: str | bytes, *, source: object) -> Any:
-    """The value that JSON of any origin holds.
-
-    Raises
-    ------
-    ValueError
-        Naming the source, if it is not JSON, has too many values, or is nested deeper than `DEEPEST`.
+    """The value that JSON of any origin holds; ValueError, with the source, if it is not JSON, has too many
+    values, or is nested deeper than `DEEPEST`.
     """
     marks = (b',', b'[', b'{') if isinstance(text, bytes) else ',[{'  # all values but the first follow one
     within(sum(map(text.count, marks)), MOST_VALUES, 'values', source=source)
@@ -493,13 +477,8 @@ def parse_json(text: str | bytes, *, source: object) -> Any:
 
 
 def existing(path: Path) -> Path:
-    """The path of a file with content of its own.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, only the pointer that Git LFS leaves in its place, or more than the memory
-        of this machine.
+    """The path of a file with content of its own; FileNotFoundError if there is none, ValueError if it is
+    only the pointer that Git LFS leaves in its place, or larger than the memory of this machine.
     """
     path = Path(path)
     if not path.is_file():
@@ -521,13 +500,7 @@ def read_small(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """The object in a JSON file of any origin.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file; if it is too large, is not JSON, or holds anything but an object.
-    """
+    """The object in a JSON file of any origin; errors as of `read_small` and `json_object`."""
     return json_object(read_small(path, most_bytes=most_bytes), source=path)
 
 

@@ -346,13 +346,7 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = 'progress.json') -> Progress:
-        """The inverse of `to_dict`.
-
-        Raises
-        ------
-        ValueError
-            If a value is of another type than its field; it is named, with the source.
-        """
+        """The inverse of `to_dict`; ValueError that names the source and a value of another type."""
         fields = {name: values[name] for name in _FIELDS if values.get(name) is not None}
         more = {name: value for name, value in values.items() if name not in _FIELDS}
         return checked(cls, {**fields, 'more': more, 'names': tuple(values)}, source=source)

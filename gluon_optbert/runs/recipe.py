@@ -285,12 +285,7 @@ def overridden(cls: type[Recipe], values: Mapping[str, Any], by: Mapping[str, An
     """The values of a recipe with those of flags or keywords in their place.
 
     If flags state one of two fields in ``ALTERNATIVES``, the other one of the recipe gets its default, where
-    that is none. Of a mapping, flags replace what they name.
-
-    Raises
-    ------
-    RecipeError
-        As `check_alternatives`, of the flags.
+    that is none. Of a mapping, flags replace what they name. Errors are those of `check_alternatives`.
     """
     check_alternatives(cls, by)
     dropped = {
@@ -320,12 +315,8 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The recipe file at a path; where there is none, the packaged recipe of that name, as ``small_prune``.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is neither; the message lists the names.
+    """The recipe file at a path; where there is none, the packaged recipe of that name, as ``small_prune``;
+    FileNotFoundError that lists the names, if it is neither.
     """
     path = Path(name)
     try:
@@ -347,13 +338,7 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The fields in a recipe file.
-
-    Raises
-    ------
-    FileNotFoundError, RecipeError
-        If there is no such file, it is empty, or it is not a mapping in YAML.
-    """
+    """The fields in a recipe file; FileNotFoundError, or RecipeError if it is no mapping in YAML."""
     path = Path(path)
     try:
         is_file = path.is_file()

@@ -86,10 +86,8 @@ class RunDirectory(Generic[T]):
             self._check_recipe(output)
             return
         check_place(output)
-        if read is None:
-            refuse_existing(output, remedy='go on with --resume, or give another --output')
-        else:
-            refuse_existing(output)
+        going_on = '' if read is not None else 'go on with --resume, or '
+        refuse_existing(output, remedy=f'{going_on}give another --output')
         self.state = State.BEGUN if self.path.exists() else State.NEW
         if self.state is State.BEGUN:
             if not recipe.resume:
@@ -113,12 +111,7 @@ class RunDirectory(Generic[T]):
         write : callable, optional
             Writes what the directory holds beside the recipe.
         needed : float
-            Bytes that the run will write at least, as far as they are known.
-
-        Raises
-        ------
-        OSError
-            If the disk of a new run has fewer free.
+            Bytes that the run will write at least, as far as they are known; OSError if fewer are free.
         """
         if self.state is State.NEW:
             check_room(self.path, needed)

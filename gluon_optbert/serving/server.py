@@ -26,13 +26,7 @@ _GRACE = 5  # seconds beyond the time of a request, to finish when the service s
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address; port 0 is any that is free.
-
-    Raises
-    ------
-    ValueError
-        If the address cannot be had.
-    """
+    """A socket that is bound to an address; port 0 is any that is free. ValueError if it cannot be had."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -132,7 +126,8 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
 def serve(
     app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: Callable[[str], Any]
 ) -> None:
-    """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first.
+    """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first. RunFailed
+    if it cannot start.
 
     Parameters
     ----------
@@ -143,11 +138,6 @@ def serve(
         For its time of a request, and its number of connections.
     ready : callable
         Is called with the address, from when on it can be connected to.
-
-    Raises
-    ------
-    RunFailed
-        If the server cannot start.
     """
     limits = {'patience': settings.timeout, 'most': settings.max_connections}
     server = uvicorn.Server(
