@@ -18,7 +18,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from ..architecture.embedding import POOLINGS
 from ..architecture.heads import PRETRAINING, Head
 from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
@@ -32,7 +31,7 @@ from ..runs.limits import MOST_CARD_BYTES
 from ..runs.progress import MARK, exceeds, score_text
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line, what_it_is
-from ..serving.settings import ServiceSettings
+from ..serving.settings import EmbeddingOptions, ServiceSettings
 from ..tasks.features import LONG
 from ..tasks.own_data import TableOptions
 from ..tasks.task import Task, find_task, known_head, packaged_task
@@ -83,7 +82,7 @@ class NetworkRecipe(Recipe):
         )
 
 
-class PredictRecipe(NetworkRecipe):
+class PredictRecipe(EmbeddingOptions, NetworkRecipe):
     """Recipe of `predict`: texts, network and engine."""
 
     input: Path | None = option('file of text; by default standard input', None)
@@ -109,16 +108,6 @@ class PredictRecipe(NetworkRecipe):
         'export of an encoder',
         None,
         metavar='OUT.npy',
-    )
-    pooling: str | None = option(
-        'how the tokens of a text become its embedding; by default as the network says',
-        None,
-        choices=POOLINGS,
-    )
-    normalise: bool | None = option(
-        'whether embeddings are scaled to length 1, so that their dot products are cosines; by default as '
-        'the network says',
-        None,
     )
 
 

@@ -8,7 +8,22 @@ from ..architecture.embedding import POOLINGS
 from ..runs.recipe import Recipe, option
 
 
-class ServiceSettings(Recipe):
+class EmbeddingOptions(Recipe):
+    """The kind of the embeddings of an encoder."""
+
+    pooling: str | None = option(
+        'how the tokens of a text become its embedding; by default as the network says',
+        None,
+        choices=POOLINGS,
+    )
+    normalise: bool | None = option(
+        'whether embeddings are scaled to length 1, so that their dot products are cosines; by default as '
+        'the network says',
+        None,
+    )
+
+
+class ServiceSettings(EmbeddingOptions):
     """The limits of a service, its batches, and the kind of its embeddings."""
 
     batch_size: PositiveInt = option('texts of a batch at most', 32)
@@ -24,16 +39,6 @@ class ServiceSettings(Recipe):
     max_characters: PositiveInt = option('characters of one text at most', 20_000)
     max_body: PositiveInt = option('bytes of a request at most', 1 << 20)
     max_connections: PositiveInt = option('connections at the same time at most; others get status 503', 512)
-    pooling: str | None = option(
-        'for embeddings: how the tokens of a text become one; by default as the network says',
-        None,
-        choices=POOLINGS,
-    )
-    normalise: bool | None = option(
-        'for embeddings: whether they are scaled to length 1, so that their dot products are cosines; by '
-        'default as the network says',
-        None,
-    )
 
     def problems(self) -> list[str]:
         """Contradictions between fields whose values are right in themselves."""
