@@ -7,7 +7,6 @@ import json
 import compare_models as tool
 import numpy as np
 import pytest
-from helpers.commands import call
 from helpers.pages import check_page
 from helpers.tiny import network, write_saved_model
 
@@ -66,16 +65,16 @@ def test_numbers_are_of_every_layer_and_network(compared, model_directory):
 
 def test_tables_are_the_numbers(compared):
     result = json.loads((compared / 'comparison.json').read_text())
-    for kind, first in (('attention', 1), ('layers', 0)):
-        with open(compared / f'cka_{kind}.csv', newline='') as file:
-            for row in csv.DictReader(file):
-                i, j = int(row['layer_of_first']) - first, int(row['layer_of_second']) - first
-                assert float(row['cka']) == result['cka'][row['second']][kind][i][j]
+    with open(compared / 'cka_attention.csv', newline='') as file:
+        for row in csv.DictReader(file):
+            i, j = int(row['layer_of_first']) - 1, int(row['layer_of_second']) - 1
+            assert float(row['cka']) == result['cka'][row['second']]['attention'][i][j]
     with open(compared / 'probes.csv', newline='') as file:
-        rows = list(csv.DictReader(file))
-    places = [(row['network'], row['behind'], int(row['layer'])) for row in rows]
-    assert places == [(row['network'], row['behind'], row['layer']) for row in result['probes']]
-    assert [float(row['accuracy']) for row in rows] == [row['accuracy'] for row in result['probes']]
+        rows = [
+            (row['network'], row['behind'], row['layer'], row['accuracy']) for row in csv.DictReader(file)
+        ]
+    names = ('network', 'behind', 'layer', 'accuracy')
+    assert rows == [tuple(str(row[name]) for name in names) for row in result['probes']]
 
 
 def test_layer_without_intermediate_block_has_the_same_probes_behind_both_places(compared):
@@ -102,65 +101,50 @@ def test_pictures_and_the_page_are_there(compared):
     assert read.text.count('majority class') == len(tasks)
 
 
-def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_directory, shards_directory):
-    output = tmp_path / 'comparison'
-    words = [model_directory, model_directory, '--data', shards_directory, '--probes', 'false']
-    done = call('tools/compare_models.py', *words, '--output', output)
-    assert done.returncode == 0, done.stderr
-    assert not (output / 'probes.csv').exists()
-    result = json.loads((output / 'comparison.json').read_text())['cka']
+def compare_on(tmp_path, models, data, *words):
+    """The status of a comparison without probes."""
+    words = [*map(str, models), '--data', str(data), '--output', str(tmp_path / 'comparison'), *words]
+    return tool.main([*words, '--probes', 'false'])
+
+
+def test_network_is_like_itself_and_less_like_random_weights(
+    tmp_path, model_directory, shards_directory, capsys
+):
+    assert compare_on(tmp_path, [model_directory] * 2, shards_directory) == 0
+    assert not (tmp_path / 'comparison' / 'probes.csv').exists()
+    result = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['cka']
     name = named(model_directory)
     for kind in ('attention', 'layers'):
         assert np.diag(result[f'{name} again'][kind]) == pytest.approx(1)
         assert np.diag(result[f'{name} again, random weights'][kind]).max() < 0.9
-    assert f'CKA of {name} with {name} again: 1.000' in done.stdout
-
-
-def test_bad_input_is_one_line_and_status_2(tmp_path, model_directory, task, capsys):
-    model, output = str(model_directory), str(tmp_path / 'comparison')
-    for words, says in (
-        ([model, '--data', str(task)], 'wanted two models, found 1'),
-        ([model, model], '--data is missing'),
-        ([model, model, '--data', 'nowhere'], 'no such file'),
-        ([model, str(tmp_path), '--data', str(task)], 'manifest'),
-        ([model, model, '--data', str(task), '--length', '2'], 'length must be at least 8'),
-    ):
-        assert tool.main([*words, '--output', output]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith('error: ') and said.count('\n') == 1 and says in said
-    assert not (tmp_path / 'comparison').exists()
+    assert f'CKA of {name} with {name} again: 1.000' in capsys.readouterr().out
 
 
 def test_instances_of_shards_are_cut_to_the_positions(tmp_path, model_directory, shards_directory):
     short = write_saved_model(tmp_path / 'short', architecture=network(max_length=10))
-    words = [str(word) for word in (model_directory, short, '--data', shards_directory)]
-    assert tool.main([*words, '--probes', 'false', '--output', str(tmp_path / 'few')]) == 0
-    tokens = json.loads((tmp_path / 'few' / 'comparison.json').read_text())['tokens']
+    assert compare_on(tmp_path, [model_directory, short], shards_directory) == 0
+    tokens = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['tokens']
     assert 16 * 8 < tokens <= 16 * 10  # each of 16 has 8 at least
 
 
-def compare_on(tmp_path, models, data, capsys):
-    """The status of a comparison, and what it complained of."""
-    words = [*map(str, models), '--data', str(data), '--output', str(tmp_path / 'comparison')]
-    status = tool.main([*words, '--probes', 'false'])
-    return status, capsys.readouterr().err
-
-
-def test_sequences_of_two_segments_want_two_token_types(tmp_path, model_directory, shards_directory, capsys):
+def test_networks_and_words_that_do_not_fit_are_refused_in_one_line(
+    tmp_path, model_directory, shards_directory, task, capsys
+):
     one = write_saved_model(tmp_path / 'one', architecture=dataclasses.replace(network(), token_types=1))
-    (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
-    for data in (tmp_path / 'pairs.tsv', shards_directory):
-        status, said = compare_on(tmp_path, [model_directory, one], data, capsys)
-        assert status == 2 and said.count('\n') == 1
-        assert f'{data} has sequences of two segments, and {one} has one token type' in said
-    (tmp_path / 'text.txt').write_text('a b c\nd e f\n', encoding='utf-8')
-    assert compare_on(tmp_path, [model_directory, one], tmp_path / 'text.txt', capsys) == (0, '')
-
-
-def test_networks_too_small_to_compare_are_refused(tmp_path, model_directory, task, capsys):
     empty = write_saved_model(tmp_path / 'empty', architecture=dataclasses.replace(network(), layers=()))
     short = write_saved_model(tmp_path / 'short', architecture=network(max_length=2))
-    for model, says in ((empty, 'a network without layers'), (short, '2 positions are too few')):
-        status, said = compare_on(tmp_path, [model_directory, model], task, capsys)
-        assert status == 2 and said.count('\n') == 1 and f'error: {model}: {says}' in said
+    (tmp_path / 'text.txt').write_text('a b c\nd e f\n', encoding='utf-8')
+    segments = f'{shards_directory} has sequences of two segments, and {one} has one token type'
+    for models, data, words, says in (
+        ([], task, [], 'wanted two models, found 1'),
+        ([model_directory], 'nowhere', [], 'no such file'),
+        ([model_directory], task, ['--length', '2'], 'length must be at least 8'),
+        ([one], shards_directory, [], segments),
+        ([empty], task, [], f'{empty}: a network without layers'),
+        ([short], task, [], f'{short}: 2 positions are too few'),
+    ):
+        assert compare_on(tmp_path, [*models, model_directory], data, *words) == 2
+        said = capsys.readouterr().err
+        assert said.startswith('error: ') and said.count('\n') == 1 and says in said
     assert not (tmp_path / 'comparison').exists()
+    assert compare_on(tmp_path, [model_directory, one], tmp_path / 'text.txt') == 0

@@ -45,8 +45,6 @@ def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
     'spoil, says',
     [
         (lambda run: (run / 'rounds.json').unlink(), 'when it is finished'),
-        (lambda run: (run / 'rounds.json').write_text('['), 'not JSON'),
-        (lambda run: (run / 'rounds.json').write_text('[{"round": 0}]'), '0.parameters'),
         (lambda run: (run / 'round-1' / 'alphas.npz').write_text('x'), 'alphas.npz'),
         (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not those of a cut'),
     ],
@@ -57,8 +55,5 @@ def test_damaged_run_is_one_line_and_status_2(run, tmp_path, capsys, spoil, says
     captured = capsys.readouterr()
     assert captured.err.startswith('error: ') and captured.err.count('\n') == 1 and says in captured.err
     assert not (tmp_path / 'plots').exists()
-
-
-def test_nothing_to_draw_is_an_error(tmp_path, capsys):
     assert tool.main(['--output', str(tmp_path)]) == 2
     assert 'give a RUN_DIR, --paper, or both' in capsys.readouterr().err

@@ -59,9 +59,6 @@ def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_p
         assert said[-1].startswith('next, to train it for longer: python pretrain/run_pretraining.py small ')
         assert shlex.split(said[-1])[-len(words) :] == words
     assert not any('run_prune' in text for text in said)
-
-
-def test_where_heads_alone_predict_nothing_all_weights_are_trained_next(shards_directory, shards, tmp_path):
     recipe = recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path), train='heads')
     said = advice(recipe, measured(guessing(shards) + 0.01), further)
     assert said[-1].startswith('next, to train all weights: python pretrain/run_pretraining.py --model ')
@@ -88,11 +85,7 @@ IMPORTED = {'recipe.yaml': 'source: downloads/bert\n', 'architecture.json': reso
         ({'progress.json': {}, **IMPORTED}, True, ['run_prune.py', 'imported_prune.yaml', '--model start']),
         ({'progress.json': {'untrained': ['nsp']}, **IMPORTED}, True, ['imported_heads.yaml', 'start-heads']),
         ({'progress.json': {'untrained': ['nsp']}, **IMPORTED}, False, ['imported_prune.yaml']),
-        (
-            {'progress.json': {'untrained': ['mlm', 'nsp']}, **IMPORTED},
-            True,
-            ['run_prune.py', 'encoder.yaml'],
-        ),
+        ({'progress.json': {'untrained': ['mlm', 'nsp']}, **IMPORTED}, True, ['encoder.yaml']),
         ({'progress.json': {}, 'head.json': {}, **IMPORTED}, True, ['run_pretraining.py', 'small.yaml']),
     ],
 )
@@ -125,30 +118,16 @@ def test_the_recipe_of_pruning_fits_the_network(tmp_path, recipe, architecture, 
     assert pruning_recipe(tmp_path / 'm') == name
 
 
-@pytest.mark.parametrize('by', ['flags', 'file'])
-def test_architecture_beside_a_model_is_refused(shards_directory, model_directory, tmp_path, by):
-    words = {'model': model_directory, 'architecture': 'bert_base'}
-    (tmp_path / 'recipe.yaml').write_text(''.join(f'{name}: {value}\n' for name, value in words.items()))
-    flags = [str(word) for name, value in words.items() for word in (f'--{name}', value)]
-    done = call(
-        'pretrain/run_pretraining.py',
-        *(flags if by == 'flags' else [tmp_path / 'recipe.yaml']),
-        *('--shards', shards_directory, '--output', tmp_path / 'out'),
-    )
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith(
-        'error: --model and --architecture exclude each other: a model directory has '
-    )
-
-
-def test_model_replaces_the_architecture_of_a_recipe_file(shards_directory, model_directory, tmp_path):
+def test_model_replaces_the_architecture_of_a_recipe_file_and_flags_of_both_are_refused(
+    shards_directory, model_directory, tmp_path
+):
     """As where an imported model is trained further by a packaged recipe."""
-    values = recipe_for(shards_directory, tmp_path / 'out', steps=1)
     (tmp_path / 'recipe.yaml').write_text('architecture: bert_base\nbatch_size: 8\nsteps: 1\n')
-    done = call(
-        'pretrain/run_pretraining.py',
-        *(tmp_path / 'recipe.yaml', '--model', model_directory),
-        *('--shards', shards_directory, '--output', values.output),
-    )
+    words = [tmp_path / 'recipe.yaml', '--model', model_directory, '--shards', shards_directory]
+    words += ['--output', tmp_path / 'out']
+    done = call('pretrain/run_pretraining.py', *words, '--architecture', 'bert_base')
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith('error: --model and --architecture exclude each other: a model directory')
+    done = call('pretrain/run_pretraining.py', *words)
     assert done.returncode == 0, done.stderr
     assert 'held-out MLM loss ' in done.stdout

@@ -56,12 +56,9 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
 @pytest.mark.parametrize(
     'words, says',
     [
-        (['--task', 'IMDb'], 'is no task'),
         (['--task', 'SST-2', '--null-odds', 'x'], '--null-odds goes with'),
-        (['--task', 'SST-2', '--text', 'x'], 'a task says it'),
         (['--model', 'docs'], 'docs names no task'),
         (['--task', 'SQuAD'], 'needs its version: SQuAD1.1 or SQuAD2.0'),
-        ([], 'no such file'),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, words, says):

@@ -9,12 +9,9 @@ import sys
 import time
 
 import pytest
-from helpers.checkpoints import write_hugging_face
 from helpers.finetuned import values_for as tuning_values
 from helpers.finetuned import write_glue
-from helpers.pretrained import values_for as pretraining_values
 from helpers.pruned import values_for as pruning_values
-from helpers.tables import flags_for
 from helpers.tiny import environment, vocabulary
 
 from gluon_optbert.text.tokenizer import write_vocabulary
@@ -94,10 +91,7 @@ def inputs(tmp_path_factory, shards_directory, model_directory, pruned_run):
     (base / 'text').mkdir()
     (base / 'text' / 'a.txt').write_text('a b c d.\nb c d e.\n\nc d e f.\nd e f g.\n' * 40)
     write_vocabulary(vocabulary(), base / 'vocab.txt')
-    write_hugging_face(base / 'checkpoint')
     write_glue(base / 'glue')
-    (base / 'pruning.yaml').write_text('batch_size: 8\nevaluation_limit: 16\n')
-    (base / 'tuning.yaml').write_text('batch_size: 8\nmax_length: 12\n')
     return {'base': base, 'shards': shards_directory, 'model': model_directory, 'run': pruned_run[0]}
 
 
@@ -106,26 +100,15 @@ def words_of(case, inputs, output):
     match case:
         case 'make_shards':
             return ['--input', base / 'text', '--vocab', base / 'vocab.txt', '--output', output]
-        case 'import_checkpoint':
-            return [base / 'checkpoint', '--output', output]
-        case 'pretrain':
-            return flags_of(pretraining_values(shards, output))
         case 'prune':
             more = {'rotate_heads': True, 'reconstruct': True, 'rounds': 1, 'split_half': False}
-            return flags_of(pruning_values(shards, model, output, **more))
-        case 'rank':
-            more = {'method': 'fisher', 'rounds': 1, 'split_half': False}
             return flags_of(pruning_values(shards, model, output, **more))
         case 'finetune_glue':
             return flags_of({**tuning_values(model, base / 'glue', output), 'seeds': '1'})
         case 'export':
             return [model, '--output', output, '--onnx']
-        case 'verify':
-            return [inputs['run']]
         case 'report':
             return [inputs['run'], model, '--output', output]
-        case 'table':
-            return flags_for(model, shards, base, output, seeds='1', rows='optbert-h')
 
 
 @pytest.mark.slow
@@ -133,27 +116,25 @@ def words_of(case, inputs, output):
     'case, places',
     [
         ('make_shards', ['text.make_shards:survey']),
-        ('import_checkpoint', ['importing.convert:convert']),
-        ('pretrain', ['training.held_out:pretraining_losses', 'training.loop:backward']),
         (
             'prune',
             [
-                *('training.held_out:pretraining_losses', 'pruning.algorithm:shrink'),
+                *(
+                    'training.held_out:pretraining_losses',
+                    'training.loop:backward',
+                    'pruning.algorithm:shrink',
+                ),
                 *('pruning.methods:select_units', 'pruning.repairs:head_moments'),
                 *('pruning.repairs:_Repair.layer', 'pruning.algorithm:write_report'),
             ],
         ),
-        ('rank', ['training.loop:backward']),
         ('finetune_glue', ['finetuning.recipes:read_sets', 'finetuning.objective:feed_of']),
         ('export', ['api:write_export']),
-        ('verify', ['deployment.verify:_row', 'deployment.verify:squared_errors']),
         ('report', ['commands.reporting:read_run', 'commands.reporting:time_exports']),
-        ('table', ['pruning.algorithm:shrink']),
     ],
 )
 def test_long_commands_say_what_they_do(case, places, inputs, tmp_path):
-    name = 'prune' if case == 'rank' else case
-    longest, status, said = silence(name, *words_of(case, inputs, tmp_path / 'out'), places=places)
+    longest, status, said = silence(case, *words_of(case, inputs, tmp_path / 'out'), places=places)
     assert status == 0, said[-2000:]
     assert all(f'[/{place}]' in said for place in places) and longest < MOST, said[-2000:]
 
