@@ -5,6 +5,7 @@ overflow, clocks.
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -67,9 +68,11 @@ def command(tmp_path, shards, output, *flags, **more):
     return run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', *flags)
 
 
-def errors(done):
-    assert 'Traceback' not in done.stderr
-    return [line for line in done.stderr.splitlines() if line.startswith('error')]
+def assert_fails_for(done, *reasons):
+    """With status 1, and one line that has one of the reasons."""
+    assert done.returncode == 1 and 'Traceback' not in done.stderr
+    [said] = [line for line in done.stderr.splitlines() if line.startswith('error')]
+    assert any(reason in said for reason in reasons)
 
 
 def assert_same_end(output, finished):
@@ -83,9 +86,7 @@ def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
 ):
     filler = fill_up(disk, left=left)
     done = command(tmp_path, shards_directory, disk / 'model')
-    assert done.returncode == 1
-    [said] = errors(done)
-    assert 'No space left on device' in said or 'will need about' in said
+    assert_fails_for(done, 'No space left on device', 'will need about')
     assert not (disk / 'model').exists()
     for state in disk.glob('model.training/states/step-*'):
         check_manifest(state, form=STATE_FORMAT, version=STATE_VERSION)
@@ -97,32 +98,32 @@ def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
 
 
 @pytest.fixture(scope='module')
-def tuned(model_directory, tmp_path_factory):
-    """A fine-tuned network, and the data of its task."""
+def pruned_for_its_task(model_directory, tmp_path_factory):
+    """An uninterrupted pruning run of a fine-tuned network, and its command without the output."""
     base = tmp_path_factory.mktemp('tuned')
     finetune_glue(finetuning_recipe(model_directory, write_glue(base / 'glue'), base))
-    return base / 'run' / 'seed-1', base / 'glue'
+    words = ['--model', base / 'run' / 'seed-1', '--data', base / 'glue', '--steps', 4, '--alpha-steps', 3]
+    words += ['--batch-size', 8, '--reconstruct', '--checkpoint-every', 2, '--log-every', 1]
+    words = ['-W', 'ignore', ROOT / 'finetune' / 'run_prune.py', *words, '--timing', 'false', '--output']
+    assert run(*words, base / 'whole').returncode == 0
+    return base / 'whole', words
 
 
-@pytest.mark.parametrize('left', [2_000, 30_000, 60_000], ids=lambda left: f'{left // 1000} kB left')
-def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(tuned, disk, tmp_path, left):
-    words = ['--model', tuned[0], '--data', tuned[1], '--steps', 4, '--alpha-steps', 3, '--batch-size', 8]
-    words += ['--reconstruct', '--checkpoint-every', 2, '--log-every', 1, '--timing', 'false']
-    script = ROOT / 'finetune' / 'run_prune.py'
-    assert run('-W', 'ignore', script, *words, '--output', tmp_path / 'whole').returncode == 0
+@pytest.mark.parametrize('left', [2_000, 60_000], ids=lambda left: f'{left // 1000} kB left')
+def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(
+    pruned_for_its_task, disk, left
+):
+    whole, words = pruned_for_its_task
     filler = fill_up(disk, left=left)
-    done = run('-W', 'ignore', script, *words, '--output', disk / 'run')
-    assert done.returncode == 1
-    [said] = errors(done)
-    assert 'No space left on device' in said or 'will need about' in said
+    assert_fails_for(run(*words, disk / 'run'), 'No space left on device', 'will need about')
     filler.unlink()
     resume = ['--resume'] if (disk / 'run').exists() else []
-    done = run('-W', 'ignore', script, *words, '--output', disk / 'run', *resume)
+    done = run(*words, disk / 'run', *resume)
     assert done.returncode == 0, done.stderr
-    assert results(disk / 'run') == results(tmp_path / 'whole')
+    assert results(disk / 'run') == results(whole)
 
 
-@pytest.mark.parametrize('left', [4_096, 20_480, 36_864])
+@pytest.mark.parametrize('left', [4_096, 36_864])
 def test_export_onto_a_full_disk_leaves_nothing(disk, left):
     filler = fill_up(disk, left=left)
     with pytest.raises(OSError, match='deploy will need about|No space left'):
@@ -134,10 +135,7 @@ def test_export_onto_a_full_disk_leaves_nothing(disk, left):
 
 def test_read_only_output_is_one_line(shards_directory, disk, tmp_path):
     subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
-    done = command(tmp_path, shards_directory, disk / 'model')
-    assert done.returncode == 1
-    [said] = errors(done)
-    assert 'Read-only file system' in said
+    assert_fails_for(command(tmp_path, shards_directory, disk / 'model'), 'Read-only file system')
 
 
 def acting(monkeypatch, action, at):
@@ -152,23 +150,13 @@ def acting(monkeypatch, action, at):
     monkeypatch.setattr(Optimizer, 'update', acted)
 
 
-def vanish(path):
-    path.unlink()
-
-
 def rot(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize(
-    'damage, said', [(vanish, 'it is not there'), (rot, 'corrupt'), (truncate, 'truncated')]
-)
+@pytest.mark.parametrize('damage, said', [(Path.unlink, 'it is not there'), (rot, 'corrupt')])
 def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
     finished, tmp_path, monkeypatch, damage, said
 ):
@@ -184,22 +172,11 @@ def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
     assert_same_end(tmp_path / 'model', finished)
 
 
-def test_weights_that_overflow_in_the_last_step_are_not_written(shards_directory, tmp_path):
+@pytest.mark.parametrize('more', [{'steps': 1, 'weight_decay': 0}, {'checkpoint_every': 1}])
+def test_weights_that_overflow_are_neither_written_nor_a_checkpoint(shards_directory, tmp_path, more):
     with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
-        pretrain(
-            recipe_for(
-                shards_directory, tmp_path / 'model', steps=1, learning_rate=1e38, weight_decay=0, warmup=0
-            )
-        )
-    assert not (tmp_path / 'model').exists()
-
-
-def test_weights_that_overflow_are_no_checkpoint(shards_directory, tmp_path):
-    with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
-        pretrain(
-            recipe_for(shards_directory, tmp_path / 'model', checkpoint_every=1, learning_rate=1e38, warmup=0)
-        )
-    assert not (tmp_path / 'model.training' / 'states').exists()
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', learning_rate=1e38, warmup=0, **more))
+    assert not (tmp_path / 'model').exists() and not (tmp_path / 'model.training' / 'states').exists()
 
 
 SET_BACK = """
