@@ -26,7 +26,7 @@ def task(tmp_path_factory):
     generator, path = np.random.RandomState(0), tmp_path_factory.mktemp('data') / 'task.tsv'
     lines = [
         f'{first.upper()} {" ".join(generator.choice(list("abcdef"), 5))} {end * 2}\t{end == "z"}'
-        for first, end in zip(generator.choice(list('abcd'), 160), generator.choice(list('yz'), 160))
+        for first, end in zip(generator.choice(list('abcd'), 80), generator.choice(list('yz'), 80))
     ]
     path.write_text(
         'sentence\tlabel\n' + '\n'.join(lines).replace('yy', 'y y').replace('zz', 'z z') + '\n',
@@ -40,7 +40,7 @@ def compared(tmp_path_factory, model_directory, task):
     """A comparison of a network with one of other widths."""
     directory = tmp_path_factory.mktemp('models')
     other = write_saved_model(directory / 'undivided', architecture=UNDIVIDED, seed=1)
-    words = [model_directory, other, '--data', task, '--words', 200, '--output', directory / 'comparison']
+    words = [model_directory, other, '--data', task, '--words', 100, '--output', directory / 'comparison']
     assert tool.main(list(map(str, words))) == 0
     return directory / 'comparison'
 
@@ -50,7 +50,7 @@ def test_numbers_are_of_every_layer_and_network(compared, model_directory):
     assert set(result['cka']) == {'undivided', 'undivided, random weights'}
     for kinds in result['cka'].values():
         assert np.shape(kinds['attention']) == (2, 3) and np.shape(kinds['layers']) == (3, 4)
-    assert result['tokens'] > 1000 and result['sequences'] == 160 and result['recipe']['words'] == 200
+    assert result['tokens'] > 500 and result['sequences'] == 80 and result['recipe']['words'] == 100
     assert {row['network'] for row in result['probes']} == {
         f'{name}{what}' for name in (named(model_directory), 'undivided') for what in ('', ', random weights')
     }

@@ -240,24 +240,20 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
     assert (tmp_path / 'page.html').read_text() == 'mine'
 
 
-def test_page_of_a_pruning_run_begins_with_the_verdict(whole, tmp_path):
-    assert make_page([str(whole[0]), '--output', str(tmp_path / 'page.html')]) == 0
+def test_page_of_several_begins_with_the_verdict_and_scores_fine_tuning_runs_beside_the_base(whole, tmp_path):
+    for name, architecture, mean in (('base', BASE, 80.0), ('tuned', SMALL, 76.0)):
+        more = {'samples': {'train': 2490}, 'majority': {'dev/accuracy': 52.7}}
+        result = result_of({3: mean}, architecture=architecture.to_dict(), **more)
+        result['runs'][0]['epochs'] = [{'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'result.json').write_text(json.dumps(result))
+    words = [str(path) for path in (whole[0], tmp_path / 'base', tmp_path / 'tuned')]
+    assert make_page([*words, '--output', str(tmp_path / 'page.html')]) == 0
     text = check_page((tmp_path / 'page.html').read_text(encoding='utf-8')).text
     place = text.index('parameters')
     assert any('pruned has ' in part and ' as ' in part for part in text[:place])
     assert place < text.index('time') < text.index('Size and accuracy')
     assert any('took turns in one process' in part for part in text)
-
-
-def test_fine_tuning_run_is_scored_beside_the_base(whole, tmp_path):
-    for name, architecture, mean in (('base', BASE, 80.0), ('tuned', SMALL, 76.0)):
-        more = {'samples': {'train': 2490}, 'majority': {'dev/accuracy': 52.7}}
-        result = result_of({3: mean}, architecture=architecture.to_dict(), **more)
-        epoch = {'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}
-        result['runs'][0]['epochs'] = [epoch]
-        (tmp_path / name).mkdir()
-        (tmp_path / name / 'result.json').write_text(json.dumps(result))
-    text = report(whole[0], tmp_path / 'base', tmp_path / 'tuned', output=tmp_path / 'page.html').text
     assert any('scores 4.0 points less on RTE accuracy' in part for part in text)
     for part in ('Every epoch', '79.00', '52.70', '2,490', 'f (filters)'):
         assert part in text, part
