@@ -7,7 +7,6 @@ import dataclasses
 import mxnet as mx
 import numpy as np
 import pytest
-from gluonnlp.model.bert import BERTEncoder
 from helpers.examples import examples
 from helpers.networks import EVEN, NETWORKS, SEEDS, TOLERANCE, UNEVEN, gluonnlp_model
 from helpers.tiny import (
@@ -89,19 +88,10 @@ def test_gradients_equal_gluonnlp(pair):
     assert all(np.abs(value).max() > 0 for value in ours.values())
 
 
-@pytest.mark.parametrize(
-    'options',
-    [
-        {'output_all_encodings': True},
-        {'output_attention': True},
-        {'output_all_encodings': True, 'output_attention': True},
-    ],
-)
-def test_encoder_returns_what_gluonnlp_returns(options):
+def test_encoder_returns_what_gluonnlp_returns():
+    options = {'output_all_encodings': True, 'output_attention': True}
     ours = OptBERTEncoder(EVEN, NetworkSettings(**options))
-    theirs = BERTEncoder(
-        units=8, hidden_size=32, num_layers=2, num_heads=2, max_length=16, dropout=0.0, **options
-    )
+    theirs = gluonnlp_model(**options).encoder
     ours.initialize(mx.init.Normal(0.3))
     theirs.initialize()
     data, valid = mx.nd.random.normal(shape=(6, 3, 8)), mx.nd.array([6, 3, 1])
@@ -109,8 +99,6 @@ def test_encoder_returns_what_gluonnlp_returns(options):
     for name, parameter in theirs._collect_params_with_prefix().items():
         parameter.set_data(ours._collect_params_with_prefix()[name].data())
     (encoded, attention), (wanted, wanted_attention) = ours(data, None, valid), theirs(data, None, valid)
-    if 'output_all_encodings' not in options:
-        encoded, wanted = [encoded], [wanted]
     # GluonNLP wraps each in a list
     wanted_attention = [array for arrays in wanted_attention for array in arrays]
     assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
@@ -118,8 +106,9 @@ def test_encoder_returns_what_gluonnlp_returns(options):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
-@pytest.mark.parametrize('lengths', [True, False], ids=['lengths', 'no lengths'])
+@pytest.mark.parametrize(
+    'architecture, lengths', [(UNEVEN, True), (network((2, 3, 4, 8), (1, 2, 2, 0), e=4), False)]
+)
 def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengths):
     """Every state is that of a network cut there: no layer after it, and no intermediate block in its own."""
     parameters, inputs = random_parameters(architecture), random_inputs(architecture)[: 2 + lengths]
@@ -130,23 +119,18 @@ def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengt
         if number % 2:
             layers[-1] = dataclasses.replace(layers[-1], f=0)
         short = dataclasses.replace(architecture, layers=layers)
-        names = network_shapes(short)
-        wanted = build(short, {name: parameters[name] for name in names}, use_decoder=False)(*inputs)[0]
+        own = {name: parameters[name] for name in network_shapes(short)}
+        wanted = build(short, own, use_decoder=False)(*inputs)[0]
         # float32, sums of eight
         np.testing.assert_allclose(state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
 @given(NETWORKS, SEEDS, st.booleans())
-@examples(15)
+@examples(10)
 def test_hybridized_equals_eager(architecture, seed, gated):
     model = build(architecture, random_parameters(architecture, seed), gated=gated)
-    model.gates.set(
-        {
-            key: model_alpha
-            for key, model_alpha in random_alphas(architecture, seed).items()
-            if key in model.gates.parameters
-        }
-    )
+    if gated:
+        model.gates.set(random_alphas(architecture, seed))
     inputs = random_inputs(architecture, seed=seed)
     hybridized = outputs_of(model, inputs)
     model.hybridize(False)
@@ -161,14 +145,6 @@ def test_trainable_network_computes_the_same(gated):
         result.append((outputs_of(model, inputs), gradients(model, inputs)))
     assert relative_difference(result[0][0], result[1][0]) <= TOLERANCE
     assert gradient_difference(result[0][1], result[1][1]) <= TOLERANCE
-
-
-def test_a_batch_gives_what_each_of_its_sequences_gives_alone():
-    model, inputs = build(UNEVEN, random_parameters(UNEVEN)), random_inputs(UNEVEN, batch=5, length=3)
-    together = outputs_of(model, inputs)
-    alone = [outputs_of(model, [value[i : i + 1] for value in inputs]) for i in range(5)]
-    joined = {name: np.concatenate([outputs[name] for outputs in alone]) for name in together}
-    assert relative_difference(joined, together) <= TOLERANCE
 
 
 def test_padding_does_not_reach_the_outputs():
@@ -190,21 +166,15 @@ def test_a_stream_without_a_unit_is_zero(trainable):
     assert np.array_equal(norm(data, mx.nd.zeros(4)).asnumpy(), np.zeros((2, 3, 4)))
 
 
-def test_gates_take_an_empty_alpha_of_a_layer_without_filters():
+def test_gates_take_an_empty_alpha_of_a_layer_without_filters_and_refuse_what_does_not_fit():
     gates, alphas = build(UNEVEN, gated=True).gates, random_alphas(UNEVEN)
     assert len(alphas['f1']) == 0
     gates.set(alphas)
-    assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
-
-
-def test_gates_refuse_what_does_not_fit():
-    alphas = random_alphas(network())
-    alphas['q9'] = alphas.pop('k1')
-    alphas['h'] = alphas['h'][:-1]
-    gates = build(network(), gated=True).gates
+    wrong = {**random_alphas(UNEVEN, 1), 'h': alphas['h'][:-1], 'q9': alphas['k1']}
+    del wrong['k1']
     with pytest.raises(ValueError, match='h, k1, q9'):
-        gates.set(alphas)
-    assert all((value == 1).all() for value in gates.values().values())
+        gates.set(wrong)
+    assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
 
 
 def test_random_weights_follow_the_seed():
@@ -238,11 +208,10 @@ def scalar_loss(model, inputs):
 
 
 @pytest.mark.parametrize('h_gate', H_GATES)
-@pytest.mark.parametrize('letter', 'hakvf')
 @pytest.mark.parametrize(
     'architecture', [network(), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)], ids=['plain', 'factorised']
 )
-def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter, h_gate):
+def test_gradient_of_alpha_equals_a_finite_difference(architecture, h_gate):
     """Central differences of 1e-2 in float32: the loss is good to 1e-7 of about 5, the quotient to 1e-4 and
     the step's own error; the direction is random, so one number stands for the whole gradient."""
     inputs = random_inputs(architecture)
@@ -254,8 +223,8 @@ def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter, h_ga
         loss = scalar_loss(model, inputs)
     loss.backward()
     generator = np.random.RandomState(7)
-    for key in [key for key in alphas if key[0] == letter]:
-        gradient = model.gates.parameters[key].grad().asnumpy()
+    gradients = {key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()}
+    for key, gradient in gradients.items():
         direction = np.sign(gradient) * generator.uniform(0.5, 1, gradient.shape)  # no cancelling
         values = []
         for step in (0.01, -0.01):
@@ -266,38 +235,23 @@ def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter, h_ga
         assert np.abs(gradient).max() > 0
 
 
-def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
+@pytest.mark.parametrize('gated', [True, False], ids=['gates', 'MLM head'])
+def test_gradients_do_not_depend_on_other_weights_being_frozen(gated):
     result = []
     for frozen in (False, True):
-        model = build(UNEVEN, random_parameters(UNEVEN), gated=True, trainable=not frozen)
-        if frozen:
-            for parameter in named_parameters(model).values():
-                parameter.grad_req = 'null'
+        model = build(UNEVEN, random_parameters(UNEVEN), gated=gated, trainable=not (gated and frozen))
+        weights = named_parameters(model)
+        heads = {name: parameter for name, parameter in weights.items() if name.startswith('decoder')}
+        trained = model.gates.parameters if gated else heads
+        for name, parameter in weights.items():
+            parameter.grad_req = 'null' if frozen and name not in trained else 'write'
         with autograd.record():
             loss = scalar_loss(model, random_inputs(UNEVEN))
         loss.backward()
-        assert not frozen or all(parameter._grad is None for parameter in named_parameters(model).values())
-        result.append({key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()})
+        assert all((one._grad is None) == (frozen and name not in trained) for name, one in weights.items())
+        result.append({key: parameter.grad().asnumpy() for key, parameter in trained.items()})
     assert gradient_difference(*result) <= TOLERANCE
     assert all(np.abs(value).max() > 0 for value in result[0].values())
-
-
-def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen():
-    result = []
-    for frozen in (False, True):
-        model = build(UNEVEN, random_parameters(UNEVEN))
-        heads = {
-            name: parameter
-            for name, parameter in named_parameters(model).items()
-            if name.startswith('decoder')
-        }
-        for name, parameter in named_parameters(model).items():
-            parameter.grad_req = 'null' if frozen and name not in heads else 'write'
-        with autograd.record():
-            loss = scalar_loss(model, random_inputs(UNEVEN))
-        loss.backward()
-        result.append({name: parameter.grad().asnumpy() for name, parameter in heads.items()})
-    assert 'decoder.3.bias' in result[0] and gradient_difference(*result) <= TOLERANCE
 
 
 def test_loss_sums_what_its_weights_count():

@@ -1,6 +1,6 @@
 """Model directories: whole, strict, and absent rather than half-written."""
 
-import itertools
+import dataclasses
 import json
 import os
 import random
@@ -11,16 +11,14 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.networks import EVEN, UNEVEN, gluonnlp_model
+from helpers.networks import UNEVEN
 from helpers.tiny import (
     ROOT,
     TOKENS,
     contents,
     environment,
     network,
-    outputs_of,
     random_alphas,
-    random_inputs,
     random_parameters,
     saved_model,
     seal,
@@ -50,41 +48,26 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
 def test_model_directory_round_trip_is_lossless(tmp_path, architecture):
+    """A layer without filters has no gate of them."""
     model = SavedModel(
         architecture,
         random_parameters(architecture),
         vocabulary(),
         {'steps': 3, 'lr': 1e-5, 'note': None},
         Progress(step=7, mlm_loss=0.1 + 0.2),
+        random_alphas(architecture),
     )
     write_model(tmp_path / 'model', model)
-    assert_equal(read_model(tmp_path / 'model'), model)
+    alphas = {key: alpha for key, alpha in model.alphas.items() if len(alpha)}
+    assert_equal(read_model(tmp_path / 'model'), dataclasses.replace(model, alphas=alphas))
     assert sorted(os.listdir(tmp_path / 'model')) == sorted(FILES)
     assert os.listdir(tmp_path) == ['model']
-
-
-@pytest.mark.parametrize('architecture', [network(), UNEVEN])
-def test_gates_travel_with_the_parameters(tmp_path, architecture):
-    alphas = random_alphas(architecture)
-    write_model(tmp_path / 'model', saved_model(architecture, alphas=alphas))
-    result = read_model(tmp_path / 'model')
-    assert result.alphas.keys() == {key for key, width in architecture.widths().items() if width}
-    assert all(np.array_equal(value, alphas[key]) for key, value in result.alphas.items())
 
 
 def test_gates_are_named_as_the_network_names_them():
     parameters = build(UNEVEN, gated=True)._collect_params_with_prefix()
     gates = {name for name in parameters if name.endswith('.alpha')}
     assert gates == {gate_name(key) for key, width in UNEVEN.widths().items() if width}
-
-
-def test_parameters_load_into_gluonnlps_own_model(tmp_path):
-    write_model(tmp_path / 'model', saved_model(EVEN))
-    theirs = gluonnlp_model()
-    theirs.load_parameters(str(tmp_path / 'model' / 'model.params'), ignore_extra=False, allow_missing=True)
-    ours = outputs_of(build(EVEN, saved_model(EVEN).parameters), random_inputs(EVEN))
-    for name, value in outputs_of(theirs, random_inputs(EVEN)).items():
-        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_tied_weight_that_gluonnlp_writes_is_left_out(model_directory, tmp_path):
@@ -104,12 +87,10 @@ def damaged(model_directory, tmp_path):
 @pytest.mark.parametrize('name', FILES)
 def test_missing_cut_or_changed_file_is_named(damaged, name):
     whole, generator = (damaged / name).read_bytes(), random.Random(name)
-    places = {0, 1, len(whole) - 2, *(generator.randrange(len(whole) - 1) for _ in range(30))}
+    places = [0, 1, len(whole) - 2, *(generator.randrange(len(whole) - 1) for _ in range(9))]
+    flipped = [(place, bytes([whole[place] ^ 1 << generator.randrange(8)])) for place in places]
     broken = [whole[:place] for place in places]
-    if name != 'manifest.json':
-        for place in places:
-            flipped = whole[place] ^ 1 << generator.randrange(8)
-            broken.append(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+    broken += [whole[:place] + byte + whole[place + 1 :] for place, byte in flipped]
     for content in broken:
         (damaged / name).write_bytes(content)
         with pytest.raises(ValueError, match=name):
@@ -120,15 +101,6 @@ def test_missing_cut_or_changed_file_is_named(damaged, name):
     if name != 'manifest.json':
         vouch(damaged)
         with pytest.raises(ValueError, match=name):
-            read_model(damaged)
-
-
-def test_every_flipped_bit_of_the_manifest_is_found(damaged):
-    path = damaged / 'manifest.json'
-    whole = path.read_bytes()
-    for place, bit in itertools.product(range(len(whole)), range(8)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match='manifest.json'):
             read_model(damaged)
 
 
@@ -151,17 +123,13 @@ def vouch(directory):
     'name, content',
     [
         ('architecture.json', b'{}'),
-        ('architecture.json', b'\xff'),
         ('architecture.json', UNEVEN.to_json().encode()),
-        ('model.params', b''),
         ('model.params', b'what'),
         ('progress.json', b'{'),
         ('recipe.yaml', b'a: [\n'),
-        ('vocab.txt', b'[PAD]\n'),
         ('vocab.txt', '\n'.join([*TOKENS, 'more']).encode()),
-        ('head.json', b'{"kind": "regression"}'),
-        ('head.json', b'{"kind": "regression", "labels": [], "task": ""}'),
         ('vocab.txt', b'\xff\xfe'),
+        ('head.json', b'{"kind": "regression", "labels": [], "task": ""}'),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_even_if_the_manifest_vouches(damaged, name, content):
@@ -171,8 +139,7 @@ def test_parts_that_do_not_fit_are_refused_even_if_the_manifest_vouches(damaged,
         read_model(damaged)
 
 
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize('name', ['decoder.2.beta', gate_name('f1')])
+@pytest.mark.parametrize('name, value', [('decoder.2.beta', np.nan), (gate_name('f1'), -np.inf)])
 def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path, name, value):
     model = saved_model(alphas=random_alphas(network()))
     write_model(tmp_path / 'model', model)
@@ -180,19 +147,18 @@ def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path, name
     arrays[name][1] = value
     write_arrays(tmp_path / 'model' / 'model.params', arrays)
     vouch(tmp_path / 'model')
-    key, said = name.rsplit('.', 2)[-2], 'has values that are NaN or infinite'
-    with pytest.raises(ValueError, match=f'(decoder.2.beta|f1) {said}'):
+    said = '(decoder.2.beta|f1) has values that are NaN or infinite'
+    with pytest.raises(ValueError, match=said):
         read_model(tmp_path / 'model')
-    if key == '2':
-        model.parameters[name][1] = value
-    else:
-        model.alphas['f1'][1] = value
+    model.parameters.get(name, model.alphas['f1'])[1] = value
     with pytest.raises(ValueError, match=said):
         write_model(tmp_path / 'again', model)
     assert not (tmp_path / 'again').exists()
 
 
-def test_what_is_no_model_directory_is_said(tmp_path, damaged):
+def test_what_is_no_model_directory_is_said(tmp_path, damaged, pruned_run):
+    with pytest.raises(FileNotFoundError, match='directory of a run; .*round-2/model'):
+        read_model(pruned_run[0])
     with pytest.raises(FileNotFoundError, match='nowhere: no such directory'):
         read_model(tmp_path / 'nowhere')
     (tmp_path / 'empty').mkdir()
@@ -203,11 +169,6 @@ def test_what_is_no_model_directory_is_said(tmp_path, damaged):
     seal(damaged / 'manifest.json', {'format': 'gluon_optbert shards', 'version': 2})
     with pytest.raises(ValueError, match="'gluon_optbert shards' version 2, wanted 'gluon_optbert model'"):
         read_model(damaged)
-
-
-def test_run_that_is_given_for_a_network_names_one(pruned_run):
-    with pytest.raises(FileNotFoundError, match='directory of a run; .*round-2/model'):
-        read_model(pruned_run[0])
 
 
 def test_what_does_not_fit_or_may_not_be_replaced_is_not_written(tmp_path):
@@ -229,24 +190,14 @@ def test_what_does_not_fit_or_may_not_be_replaced_is_not_written(tmp_path):
     assert_equal(read_model(tmp_path / 'model'), saved_model(seed=5))
 
 
-@pytest.mark.parametrize('error', [RuntimeError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize('replace', [False, True])
-def test_directory_that_raises_leaves_what_was_there(tmp_path, error, replace):
-    if replace:
-        write_saved_model(tmp_path / 'model')
+def test_directory_that_raises_leaves_what_was_there(tmp_path):
+    write_saved_model(tmp_path / 'model')
     before = contents(tmp_path)
-    with pytest.raises(error), new_directory(tmp_path / 'model', replace=replace) as staged:
-        (staged / 'part').write_text('half')
-        raise error
+    for name in ('model', 'new'):
+        with pytest.raises(KeyboardInterrupt), new_directory(tmp_path / name, replace=True) as staged:
+            (staged / 'part').write_text('half')
+            raise KeyboardInterrupt
     assert contents(tmp_path) == before
-
-
-def test_directory_that_came_up_meanwhile_is_not_overwritten(tmp_path):
-    with pytest.raises(FileExistsError), new_directory(tmp_path / 'new') as staged:
-        (staged / 'part').write_text('ours')
-        (tmp_path / 'new').mkdir()
-        (tmp_path / 'new' / 'theirs').write_text('theirs')
-    assert contents(tmp_path).keys() == {'new/theirs'}
 
 
 KILLED = """
@@ -282,28 +233,29 @@ def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path)
     assert contents(tmp_path).keys() == {'run[1]*/whole'}
 
 
-def test_process_killed_before_the_renaming_leaves_the_old_directory(tmp_path):
+@pytest.mark.parametrize(
+    'body, name',
+    [
+        (
+            'with new_directory(output, replace=True) as staged:\n'
+            '    (staged / "part").write_text("half")\n'
+            '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)',
+            'model',
+        ),
+        (
+            'staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n'
+            'write_file(output, b"new")',
+            'model/vocab.txt',
+        ),
+    ],
+    ids=['directory', 'file'],
+)
+def test_process_killed_before_the_renaming_leaves_what_was_there(tmp_path, body, name):
     write_saved_model(tmp_path / 'model')
     before = contents(tmp_path / 'model')
-    kill_while(
-        'with new_directory(output, replace=True) as staged:\n'
-        '    (staged / "part").write_text("half")\n'
-        '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)',
-        tmp_path / 'model',
-    )
-    assert contents(tmp_path / 'model') == before
-
-
-def test_killed_process_leaves_the_old_file_and_the_next_one_clears_up(tmp_path):
-    write_file(tmp_path / 'file', b'old')
-    kill_while(
-        'staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nwrite_file(output, b"new")',
-        tmp_path / 'file',
-    )
-    assert (tmp_path / 'file').read_bytes() == b'old'
-    write_file(tmp_path / 'file', b'newer')
-    assert (tmp_path / 'file').read_bytes() == b'newer'
-    assert contents(tmp_path).keys() == {'file'}
+    kill_while(body, tmp_path / name)
+    write_file(tmp_path / 'model' / 'vocab.txt', (tmp_path / 'model' / 'vocab.txt').read_bytes())
+    assert contents(tmp_path / 'model') == before  # the next one has cleared up
 
 
 def test_what_a_living_process_writes_is_left_alone(tmp_path):

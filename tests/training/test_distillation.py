@@ -17,13 +17,13 @@ from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distances import (
     RelationDivergence,
-    ScoreDivergence,
     check_pairs,
     cosine_distance,
     directions_of,
     similarity_difference,
 )
 from gluon_optbert.training.distillation import (
+    OF_LAST_STATE,
     OF_STATES,
     Distillation,
     Match,
@@ -54,42 +54,24 @@ def objective(shards_directory, student, teacher, match, **weights):
     )
 
 
+def matching(shards_directory, student, teacher, weights, **settings):
+    """Of two networks that have all units and layers of each other."""
+    workers = Workers()
+    return StateMatching(
+        build(student.architecture, student.parameters, **settings),
+        workers,
+        *(Shards.open(shards_directory, split=split) for split in ('train', 'heldout')),
+        teacher=Teacher(teacher, workers, heads=False, output=weights.output),
+        match=Match.whole(teacher.architecture),
+        weights=weights,
+        phase=PHASE,
+    )
+
+
 def parts_of(loss):
     batch = next(loss.batches(PHASE, 0))
     sums = [float(part.asscalar()) for part in loss.loss_sums(batch, slice(None))]
     return dict(zip(loss.losses, np.array(sums) / loss.totals(batch)))
-
-
-def test_held_out_states_and_embeddings_are_measured_by_their_weights(shards_directory):
-    workers, heldout = Workers(), Shards.open(shards_directory, split='heldout')
-    student, teacher = saved_model(network(), seed=1), saved_model(network(), seed=2)
-
-    def measured(**weights):
-        matching = StateMatching(
-            build(student.architecture, student.parameters, **OF_STATES),
-            workers,
-            Shards.open(shards_directory, split='train'),
-            heldout,
-            teacher=Teacher(teacher, workers),
-            match=Match.after(np.arange(8), [0, 1], 2),
-            weights=Weights(labels=0.0, scores=0.0, **weights),
-            phase=PHASE,
-        )
-        return matching.evaluate(PHASE)['state_difference']
-
-    states, alike, both = measured(), measured(embeddings=1.0), measured(embeddings=1.0, cosines=100.0)
-    assert measured(cosines=100.0) - states == pytest.approx(both - alike, rel=1e-5)
-    assert both - alike > 1 and alike - states > 0
-
-
-def test_divergence_is_that_of_its_definition():
-    generator = np.random.RandomState(1)
-    scores, wanted = generator.standard_normal((2, 2, 3, 11)) * 3
-    weights = np.array([[1, 1, 0], [1, 0, 0]])
-    value = ScoreDivergence(2.0)(*(mx.nd.array(array) for array in (scores, wanted, weights))).asscalar()
-    student, teacher = (log_softmax(array / 2, axis=-1) for array in (scores, wanted))
-    divergence = (np.exp(teacher) * (teacher - student)).sum(axis=-1)
-    assert value == pytest.approx(4 * (divergence * weights).sum(), rel=1e-5)
 
 
 def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
@@ -100,34 +82,6 @@ def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
     own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
     divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
     assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
-
-
-def test_network_learns_nothing_from_itself(shards_directory):
-    whole = saved_model(network())
-    match = Match.after(np.arange(8), [0, 1], 2)
-    parts = parts_of(objective(shards_directory, whole, whole, match))
-    assert parts['scores'] == pytest.approx(0, abs=1e-6) and parts['states'] == pytest.approx(0, abs=1e-6)
-    assert parts['mlm'] > 1
-
-
-def test_states_of_a_mean_network_are_one_variance_away_in_every_layer(shards_directory):
-    teacher = saved_model(network(), seed=3)
-    constant = {name: value.copy() for name, value in teacher.parameters.items()}
-    for name in constant:
-        if name.startswith('encoder') and name.endswith('gamma'):
-            constant[name][:] = 0
-        if name.startswith('encoder') and name.endswith('beta'):
-            constant[name][:] = 0
-    student = dataclasses.replace(teacher, parameters=constant)
-    match = Match.after(np.arange(8), [0, 1], 2)
-    loss = objective(shards_directory, student, teacher, match)
-    batch = next(loss.batches(PHASE, 0))
-    states, *_ = loss.teacher.outputs(batch, slice(None))
-    wanted = sum(
-        (state.asnumpy() ** 2).sum() / (batch.token_total * 8) / variance
-        for state, variance in zip(states, loss._states._variances)
-    )
-    assert parts_of(loss)['states'] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_narrower_student_is_compared_on_the_units_and_layers_that_it_has(shards_directory):
@@ -151,28 +105,22 @@ def test_layer_that_was_dropped_belongs_to_the_nearest_that_stayed():
     assert Match.after(np.arange(3), [1], 3).layers == (0, 0, 0)
 
 
-def test_states_without_weight_are_not_compared(shards_directory):
-    teacher, student = saved_model(network(h=12), seed=4), saved_model(network(), seed=5)
-    loss = objective(shards_directory, student, teacher, Match.after(np.arange(8), [0, 1], 2), states=0.0)
-    assert parts_of(loss)['scores'] > 0
-    assert loss.losses == ('mlm', 'nsp', 'scores') and loss.weights == (1.0, 1.0, 1.0)
+def test_parts_without_weight_are_not_computed(shards_directory):
+    """Without scores the teacher needs no heads, without states it may have another width."""
+    student, match = saved_model(network(), seed=5), Match.whole(network())
+    teachers = [saved_model(network(h=h), seed=4) for h in (8, 12)]
+    whole = parts_of(objective(shards_directory, student, teachers[0], match, embeddings=0.5))
+    for teacher, missing in zip(teachers, ('scores', 'states')):
+        loss = objective(shards_directory, student, teacher, match, **{missing: 0.0, 'embeddings': 0.5})
+        if missing == 'scores':
+            loss.teacher = Teacher(teacher, Workers(), heads=False)
+        parts = parts_of(loss)
+        assert list(parts) == [name for name in whole if name != missing]
+        assert loss.weights == (1.0, 1.0, 1.0, 0.5)
+        assert teacher is not teachers[0] or {**parts, missing: whole[missing]} == whole
 
 
-def test_scores_without_weight_need_no_heads_of_the_teacher(shards_directory):
-    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
-    match = Match.whole(network())
-    loss = objective(shards_directory, student, teacher, match, scores=0.0, embeddings=0.5)
-    assert loss.losses == ('mlm', 'nsp', 'states', 'embeddings') and loss.weights == (1.0, 1.0, 1.0, 0.5)
-    parts = parts_of(loss)
-    wanted = parts_of(objective(shards_directory, student, teacher, match, embeddings=0.5))
-    assert {**parts, 'scores': wanted['scores']} == wanted
-    headless = Teacher(teacher, Workers(), heads=False)
-    taught = {'teacher': headless, 'match': match, 'weights': Weights(scores=0.0), 'phase': PHASE}
-    model = build(student.architecture, student.parameters, output_all_encodings=True)
-    assert parts_of(Distillation(model, Workers(), loss._shards, None, **taught))['states'] == parts['states']
-
-
-def test_teacher_of_another_shape_or_vocabulary_is_refused():
+def test_teacher_of_another_shape_is_refused():
     student = saved_model(network())
     check_teacher(saved_model(network(h=12)), student, states=False, source='t')
     with pytest.raises(
@@ -264,17 +212,7 @@ def test_every_part_of_states_alone_is_learnt_and_is_nothing_between_equal_netwo
     student, teacher = (saved_model(network((2, 4, 4, 16), (1, 3, 5, 8)), seed=seed) for seed in (5, 6))
     weights = Weights(0, 0, states=0, last=0.5, embeddings=20, cosines=1, relations=2)
     for one, equal in ((student, False), (teacher, True)):
-        loss = StateMatching(
-            build(
-                one.architecture, one.parameters, use_decoder=False, use_classifier=False, **weights.output
-            ),
-            Workers(),
-            Shards.open(shards_directory, split='train'),
-            teacher=Teacher(teacher, Workers(), heads=False, output=weights.output),
-            match=Match.whole(network()),
-            weights=weights,
-            phase=PHASE,
-        )
+        loss = matching(shards_directory, one, teacher, weights, **OF_LAST_STATE, **weights.output)
         assert loss.weights == (0.5, 20, 1, 2)
         parts = parts_of(loss)
         assert list(parts) == ['last', 'embeddings', 'cosine_distance', 'relations']
@@ -287,54 +225,41 @@ def test_passes_of_one_sentence_are_refused():
         check_pairs(8, 8)
 
 
-def test_instances_that_fill_a_batch_up_do_not_count_in_the_variances(shards_directory):
-    heldout, match = Shards.open(shards_directory, split='heldout'), Match.whole(network())
-    teacher = Teacher(saved_model(network(), seed=3), Workers())
-    variances = [
-        TeacherStates(
-            teacher, match, next(evaluation_batches(heldout, batch_size=size, limit=5)), Workers()
-        )._variances
-        for size in (5, 16)
-    ]
-    assert variances[1] == pytest.approx(variances[0], rel=1e-5)
-
-
-def test_states_on_held_out_text_do_not_depend_on_the_batch(shards_directory):
-    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
-    train, heldout = (Shards.open(shards_directory, split=split) for split in ('train', 'heldout'))
-    objective = StateMatching(
-        build(student.architecture, student.parameters, **OF_STATES),
-        Workers(),
-        train,
-        heldout,
-        teacher=Teacher(teacher, Workers(), heads=False),
-        match=Match.whole(network()),
-        weights=Weights(labels=0.0, scores=0.0),
-        phase=PHASE,
-    )
-    values = [
-        objective.evaluate(dataclasses.replace(PHASE, batch_size=size, evaluation_limit=5))
-        for size in (1, 5, 8, 64)
-    ]
-    assert [value['state_difference'] for value in values[1:]] == pytest.approx(
-        [values[0]['state_difference']] * 3, rel=1e-4
-    )
-    passes = dataclasses.replace(PHASE, batch_size=8, accumulate=4, evaluation_limit=5)
-    assert objective.evaluate(passes) == pytest.approx(values[0], rel=1e-4)
-
-
-def test_variances_do_not_depend_on_the_passes(shards_directory):
-    shards = Shards.open(shards_directory, split='train')
-    objective = Pretraining(None, Workers(), shards)
-    batch, sizes = next(objective.batches(PHASE, 0)), []
-    teacher = Teacher(saved_model(network(), seed=3), Workers())
+def test_variances_do_not_depend_on_the_passes_or_on_instances_that_fill_a_batch_up(shards_directory):
+    heldout = Shards.open(shards_directory, split='heldout')
+    teacher, sizes = Teacher(saved_model(network(), seed=3), Workers()), []
     outputs = teacher.outputs
     teacher.outputs = lambda batch, rows: (sizes.append(rows.stop - rows.start), outputs(batch, rows))[1]
-    one, four = (
-        TeacherStates(teacher, Match.whole(network()), batch, Workers(), passes)._variances
-        for passes in (1, 4)
-    )
-    assert four == pytest.approx(one, rel=1e-6) and sizes == [8, 2, 2, 2, 2]
+    variances = [
+        TeacherStates(
+            teacher,
+            Match.whole(network()),
+            next(evaluation_batches(heldout, batch_size=size, limit=5)),
+            Workers(),
+            passes,
+        )._variances
+        for size, passes in ((5, 1), (16, 1), (16, 4))
+    ]
+    assert sizes == [5, 16, 4, 4, 4, 4]
+    assert variances[1] == variances[2] == pytest.approx(variances[0], rel=1e-5)
+
+
+def test_states_on_held_out_text_do_not_depend_on_the_batch_and_are_measured_by_their_weights(
+    shards_directory,
+):
+    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
+
+    def measured(size=8, accumulate=1, **weights):
+        loss = matching(shards_directory, student, teacher, Weights(0, 0, **weights), **OF_STATES)
+        phase = dataclasses.replace(PHASE, batch_size=size, accumulate=accumulate, evaluation_limit=5)
+        return loss.evaluate(phase)['state_difference']
+
+    states = measured()
+    for size, accumulate in ((1, 1), (5, 1), (64, 1), (8, 4)):
+        assert measured(size, accumulate) == pytest.approx(states, rel=1e-4)
+    alike, both = measured(embeddings=1.0), measured(embeddings=1.0, cosines=100.0)
+    assert measured(cosines=100.0) - states == pytest.approx(both - alike, rel=1e-5)
+    assert both - alike > 1 and alike - states > 0
 
 
 @pytest.mark.parametrize('kind, name', [(Pretraining, 'mlm_loss'), (StateMatching, 'state_difference')])

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.tiny import network, saved_model, write_shards
+from helpers.tiny import network, saved_model
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.network.model import build
 from gluon_optbert.runs.progress import HeldOut
-from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import Losses, difference, evaluate, losses_of
 
@@ -20,8 +19,8 @@ def built(seed):
 
 
 @pytest.fixture(scope='module')
-def heldout(tmp_path_factory):
-    return Shards.open(write_shards(tmp_path_factory.mktemp('text') / 'shards'), split='heldout')
+def heldout(shards):
+    return shards['heldout']
 
 
 def made(sums, tokens):
@@ -43,7 +42,11 @@ def test_losses_add_up_to_what_training_measures(heldout, limit):
     assert np.count_nonzero(losses.tokens) <= len(losses.sums) == len(losses.tokens)
     for name, value in whole.to_dict().items():
         assert getattr(losses.measured, name) == pytest.approx(value, rel=1e-5), name
-    assert losses.sums.sum() / losses.tokens.sum() == pytest.approx(whole.mlm_loss, rel=1e-5)
+    ratio = losses.sums.sum() / losses.tokens.sum()
+    assert ratio == pytest.approx(whole.mlm_loss, rel=1e-5)
+    count, scatter = limit or 16, np.square(losses.sums - ratio * losses.tokens).sum()
+    error = np.sqrt(count / (count - 1) * scatter) / losses.tokens.sum()
+    assert whole.mlm_standard_error == pytest.approx(error, rel=1e-4)
 
 
 def test_difference_is_that_of_the_losses_and_surer_than_they_are(heldout):
@@ -65,12 +68,8 @@ def test_error_is_that_of_a_mean_where_instances_have_equally_many_tokens(seed, 
     assert error == pytest.approx((other - one).std(ddof=1) / count**0.5 / tokens)
 
 
-def test_an_instance_with_more_tokens_counts_for_more():
-    mean, error = apart(made([0, 0], [1, 3]), made([1, 3], [1, 3]))
-    assert (mean, error) == (1.0, 0.0)
-
-
-def test_losses_on_other_instances_have_no_apart():
+def test_an_instance_with_more_tokens_counts_for_more_and_other_instances_are_refused():
+    assert apart(made([0, 0], [1, 3]), made([1, 3], [1, 3])) == (1.0, 0.0)
+    assert apart(made([1], [2]), made([3], [2])) == (1.0, None)
     with pytest.raises(ValueError, match='measured on different instances'):
         apart(made([1, 2], [1, 1]), made([1, 2], [1, 2]))
-    assert apart(made([1], [2]), made([3], [2])) == (1.0, None)

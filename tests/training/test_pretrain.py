@@ -1,37 +1,29 @@
 """Pre-training runs: what they write, what they refuse, and that they go on after an interruption."""
 
 import dataclasses
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-import yaml
-from helpers.pretrained import recipe_for, values_for
+from helpers.exported import with_head
+from helpers.pretrained import recipe_for
 from helpers.processor import needs_bfloat16
+from helpers.pruned import MODEL
 from helpers.tiny import (
-    ROOT,
+    Interrupted,
     contents,
-    environment,
     network,
     random_alphas,
     records,
     saved_model,
-    vocabulary,
     write_saved_model,
     write_shards,
 )
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
-from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.run_directory import work_directory
 from gluon_optbert.text.batches import stream
@@ -55,23 +47,15 @@ def pretrained(shards_directory, tmp_path):
     return lambda name='model', **more: pretrain(recipe_for(shards_directory, tmp_path / name, **more))
 
 
-def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
+def test_run_leaves_a_model_directory_with_its_metrics_and_nothing_beside_it(finished):
     output, measured = finished
     assert os.listdir(output.parent) == ['model']
-    assert set(os.listdir(output)) == set(
-        (
-            'architecture.json manifest.json metrics.jsonl model.params origin.json progress.json '
-            'recipe.yaml vocab.txt'
-        ).split()
-    )
+    assert {*os.listdir(output)} == {*MODEL, 'metrics.jsonl', 'origin.json'}
     saved = read_model(output)
     assert saved.architecture == network() and saved.progress == measured and measured.step == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6
     assert measured.held_out.instances == 16 and measured.best_mlm_loss <= measured.mlm_loss
-
-
-def test_metrics_hold_the_logged_steps_and_evaluations(finished):
-    lines = records(finished[0])
+    lines = records(output)
     assert [record['step'] for record in lines if 'mlm' in record] == [2, 4, 6]
     assert [record['step'] for record in lines if 'mlm_loss' in record] == [3, 6]
     assert all(record['phase'] == 'pretraining' for record in lines)
@@ -111,7 +95,7 @@ def test_without_pairs_the_heads_of_next_sentence_prediction_are_left_as_they_ar
     assert pretrain(recipe_for(with_pairs, tmp_path / 'all', model=str(tmp_path / 'new'))).untrained is None
 
 
-def test_a_network_of_one_token_type_is_trained_without_pairs(tmp_path):
+def test_a_network_of_one_token_type_is_trained_without_pairs_alone(tmp_path):
     one = dataclasses.replace(network(), token_types=1)
     shards = {pairs: write_shards(tmp_path / f'shards{pairs}', pairs=pairs) for pairs in (True, False)}
     with pytest.raises(ValueError, match='one token type; make shards with --next-sentence false'):
@@ -119,25 +103,9 @@ def test_a_network_of_one_token_type_is_trained_without_pairs(tmp_path):
     assert pretrain(recipe_for(shards[False], tmp_path / 'model', architecture=one.to_json())).step == 6
 
 
-def test_second_phase_counts_the_steps_of_the_first(pretrained, finished, tmp_path):
-    measured = pretrained('second', model=str(finished[0]), steps=4)
-    assert (measured.step, measured.earlier_steps) == (4, 6)
-    pretrained('third', model=str(tmp_path / 'second'), steps=2)
-    third = read_model(tmp_path / 'third')
-    assert third.progress.earlier_steps == 10
-    recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
-    assert recipe.round_steps(
-        SavedModel(
-            third.architecture,
-            third.parameters,
-            third.vocabulary,
-            progress=Progress(step=1000, earlier_steps=9000),
-        )
-    ) == (10, 500)
-
-
-def begun_at(monkeypatch):
-    """Where in the order of the batches phases begin: the list that later runs fill."""
+@pytest.fixture
+def begun(monkeypatch):
+    """Where in the order of the batches phases begin: a list that runs fill."""
     begun = []
 
     def recorded(shards, *, start, **settings):
@@ -148,22 +116,16 @@ def begun_at(monkeypatch):
     return begun
 
 
-def test_training_goes_on_after_the_batches_that_the_network_has_read(
-    pretrained, finished, tmp_path, monkeypatch
+def test_training_goes_on_after_the_steps_and_the_batches_of_earlier_phases(
+    pretrained, finished, tmp_path, begun
 ):
-    begun = begun_at(monkeypatch)
-    pretrained('first', steps=2)
-    pretrained('second', model=str(finished[0]), steps=4)
-    pretrained('third', model=str(tmp_path / 'second'), steps=2)
-    assert begun == [0, 6, 10]
-
-
-def test_body_is_trained_on_batches_after_those_of_its_heads(pretrained, tmp_path, monkeypatch):
+    measured = pretrained('second', model=str(finished[0]), steps=4)
+    assert (measured.step, measured.earlier_steps) == (4, 6)
+    assert pretrained('third', model=str(tmp_path / 'second'), steps=2).earlier_steps == 10
     start = write_saved_model(tmp_path / 'start', progress={'head_steps': 5, 'earlier_steps': 9})
-    begun = begun_at(monkeypatch)
-    pretrained(model=str(start), steps=2)
-    pretrained('further', model=str(tmp_path / 'model'), steps=2)
-    assert begun == [14, 16]
+    pretrained('fourth', model=str(start), steps=2)
+    pretrained('fifth', model=str(tmp_path / 'fourth'), steps=2)
+    assert begun == [6, 10, 14, 16]
 
 
 def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tmp_path):
@@ -174,48 +136,18 @@ def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tm
     }
 
 
-def untrained_model(directory, *parts):
-    """A model directory whose heads are said to be random, as tools/import_checkpoint.py writes one."""
-    return write_saved_model(directory, progress={'untrained': list(parts)})
-
-
 @pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
 def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, parts):
-    start = untrained_model(tmp_path / 'start', *parts)
+    """After a recovery of 1,000 steps, of which the tenth was kept."""
+    progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': list(parts)}
+    start = write_saved_model(tmp_path / 'start', progress=progress)
     measured = pretrained(model=str(start), train='heads')
     before, after = read_model(start).parameters, read_model(tmp_path / 'model')
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
     assert after.progress == measured and measured.untrained is None
-    assert measured.head_steps == 6 and measured.step is None  # these are no steps of pre-training
-
-
-def test_training_of_heads_keeps_how_long_the_network_was_trained(pretrained, tmp_path):
-    """A recovery of 1,000 steps, of which the tenth was kept."""
-    progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': ['mlm', 'nsp']}
-    start = write_saved_model(tmp_path / 'start', progress=progress)
-    measured = pretrained(model=str(start), train='heads')
-    assert measured.trained_steps == read_model(start).progress.trained_steps == 60
-
-
-def test_heads_are_not_trained_where_none_is_untrained(
-    pretrained, shards_directory, tmp_path, model_directory
-):
-    with pytest.raises(RecipeError, match='train heads goes with model'):
-        recipe_for(shards_directory, tmp_path / 'model', train='heads')
-    with pytest.raises(ValueError, match='no untrained pooler, MLM head, NSP head'):
-        pretrained(train='heads', model=str(model_directory))
-    assert os.listdir(tmp_path) == []
-
-
-def test_network_with_the_head_of_a_task_is_refused(pretrained, tmp_path):
-    head = Head('classification', ('no', 'yes'), 'RTE')
-    parameters = read_parameters(build(network(), head=head))
-    write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
-    with pytest.raises(ValueError, match='start has the head of RTE'):
-        pretrained(model=str(tmp_path / 'start'))
-    assert os.listdir(tmp_path) == ['start']
+    assert (measured.head_steps, measured.trained_steps) == (6, 60)  # these are no steps of pre-training
 
 
 def test_run_may_start_from_a_model_directory(pretrained, tmp_path):
@@ -226,10 +158,6 @@ def test_run_may_start_from_a_model_directory(pretrained, tmp_path):
     assert written.architecture == architecture
     for name, value in saved_model(architecture).parameters.items():
         np.testing.assert_allclose(written.parameters[name], value, atol=1e-7)
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
 
 
 def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path, monkeypatch):
@@ -278,94 +206,45 @@ def test_run_that_ended_before_it_cleared_up_resumes_to_nothing_to_do(
     assert contents(output) == before and os.listdir(tmp_path) == ['model']
 
 
-def test_finished_run_resumes_to_nothing_to_do(finished, shards_directory):
+def test_finished_run_resumes_to_nothing_to_do_and_resume_of_nothing_begins(
+    pretrained, finished, shards_directory
+):
     before = contents(finished[0].parent)
     assert pretrain(recipe_for(shards_directory, finished[0], resume=True)) == finished[1]
     with pytest.raises(ValueError, match='other settings of steps'):
         pretrain(recipe_for(shards_directory, finished[0], resume=True, steps=7))
     assert contents(finished[0].parent) == before
-
-
-def test_resume_of_nothing_begins(pretrained, finished):
     assert pretrained(resume=True) == finished[1]
 
 
-@pytest.mark.slow
-def test_stopped_command_saves_its_state(shards_directory, tmp_path, heeded):
-    """The real command, stopped while it trains."""
-    output = tmp_path / 'model'
-    recipe = tmp_path / 'recipe.yaml'
-    recipe.write_text(
-        yaml.safe_dump(
-            values_for(
-                shards_directory, output, steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
-            )
-        )
-    )
-    command = [sys.executable, '-W', 'ignore', str(ROOT / 'pretrain' / 'run_pretraining.py'), str(recipe)]
-    process = subprocess.Popen(
-        command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
-    )
-    metrics, deadline = work_directory(output) / 'metrics.jsonl', time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert [line.split(' at step')[0] for line in said.splitlines() if line.startswith('error')] == [
-        'error: pretraining: asked to stop'
-    ]
-    assert 'Traceback' not in said and not output.exists()
-    [state] = (work_directory(output) / 'states').iterdir()
-    assert json.loads((state / 'progress.json').read_text())['step'] >= 1
-
-
-def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
-    with pytest.raises(RecipeError) as error:
-        recipe_for(tmp_path / 'shards', tmp_path / 'model', steps=-1, warmup=2, keep=0, log_every=-1)
-    assert len(error.value.problems) == 4
+HEAD = Head('classification', ('no', 'yes'), 'RTE')
 
 
 @pytest.mark.parametrize(
     'change, error, named',
     [
         ({'shards': 'nowhere'}, FileNotFoundError, 'nowhere'),
-        (
-            {'architecture': network(vocab_size=9).to_json()},
-            ValueError,
-            "9 tokens, the shards' vocabulary 32",
-        ),
-        (
-            {'architecture': network(max_length=15).to_json()},
-            ValueError,
-            'up to 16 tokens, the architecture has 15 positions',
-        ),
+        ({'architecture': network(vocab_size=9).to_json()}, ValueError, "the shards' vocabulary 32"),
+        ({'architecture': network(max_length=15).to_json()}, ValueError, 'the architecture has 15 positions'),
         ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'model': with_head(network(), HEAD)}, ValueError, 'start has the head of RTE'),
+        ({'model': saved_model(alphas=random_alphas(network()))}, ValueError, 'start still has its gates'),
+        ({'model': saved_model(), 'train': 'heads'}, ValueError, 'no untrained pooler, MLM head, NSP head'),
+        ({'train': 'heads'}, RecipeError, 'train heads goes with model'),
         ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
         ({'batch_size': 2**50}, ValueError, r'a global batch of [\d,]+ instances takes at least'),
+        (
+            {'steps': 50, 'learning_rate': 1e30, 'clip_norm': 1e30, 'warmup': 0},
+            TrainingDiverged,
+            'step [0-9]+',
+        ),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_written(pretrained, tmp_path, change, error, named):
+def test_bad_input_is_refused_and_leaves_no_model(pretrained, tmp_path, change, error, named):
+    if isinstance(change.get('model'), SavedModel):
+        write_model(tmp_path / 'start', change['model'])
+        change = {**change, 'model': str(tmp_path / 'start')}
     with pytest.raises(error, match=named):
         pretrained(**change)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_network_that_still_has_its_gates_is_refused(pretrained, tmp_path):
-    write_model(tmp_path / 'gated', saved_model(network(), alphas=random_alphas(network())))
-    with pytest.raises(ValueError, match='gated still has its gates; fold them'):
-        pretrained(model=str(tmp_path / 'gated'))
-    assert not (tmp_path / 'model').exists()
-
-
-def test_diverged_run_leaves_no_model(pretrained, tmp_path):
-    with pytest.raises(TrainingDiverged, match='step [0-9]+'):
-        pretrained(steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0)
-    assert not (tmp_path / 'model').exists()
-
-
-def test_network_with_one_token_type_is_not_trained_on_two_segments(pretrained, tmp_path):
-    start = write_saved_model(tmp_path / 'start', architecture=dataclasses.replace(network(), token_types=1))
-    with pytest.raises(ValueError, match='two segments, the architecture has one token type'):
-        pretrained(model=str(start))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['start']
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {'start', *(['model.training'] if error is TrainingDiverged else [])}
