@@ -1,14 +1,11 @@
 """Architectures: their JSON, their widths, and the tensors that follow from them."""
 
-import json
-
 import pytest
 from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
-from gluon_optbert.architecture.named import bert_base, resolve, uniform
 
 
 @given(ARCHITECTURES)
@@ -60,22 +57,3 @@ def test_values_that_are_no_architecture_are_refused(change, named):
         kept = {name: value for name, value in values.items() if value is not ...}
         Architecture.from_dict(kept, source='here.json')
     assert 'here.json' in str(error.value)
-
-
-def test_resolve_takes_names_files_and_json(tmp_path):
-    architecture = network((1, 2, 3, 4), h=5, e=2)
-    path = tmp_path / 'small.json'
-    path.write_text(architecture.to_json())
-    assert resolve(path) == resolve(str(path)) == resolve(architecture.to_json()) == architecture
-    assert resolve(json.dumps(architecture.to_dict()), vocab_size=99) == architecture
-    assert resolve('bert_base') == bert_base(12) == resolve('bert_12')
-    assert resolve('l4_h256_a4', vocab_size=50) == uniform(layers=4, h=256, a=4, vocab_size=50)
-    assert resolve('l2_h64_a2_f100_e16').layers[1].f == 100
-    with pytest.raises(ValueError, match='bert_huge'):
-        resolve('bert_huge')
-
-
-@pytest.mark.parametrize('text', ['', '[]', '{"h": 1', '[' * 100000])
-def test_text_that_is_no_architecture_is_refused(text):
-    with pytest.raises(ValueError, match='here.json'):
-        Architecture.from_json(text, source='here.json')

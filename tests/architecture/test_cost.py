@@ -5,7 +5,8 @@ import math
 
 import mxnet as mx
 import pytest
-from helpers.networks import ARCHITECTURES
+from helpers.examples import examples
+from helpers.networks import ARCHITECTURES, UNEVEN
 from helpers.tiny import network
 from hypothesis import given
 
@@ -24,8 +25,6 @@ from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.settings import NetworkSettings
-
-UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 
 
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
@@ -72,10 +71,12 @@ def test_flops_by_formula_equal_those_of_the_symbol_graph(architecture, length):
     assert sum(count_flops(architecture, length).values()) == flops_of_graph(architecture, length)
 
 
-def test_beta_where_heads_cost_nothing_is_the_share_of_the_dearest_unit():
-    cost = LatencyCost({**dict.fromkeys(LATENCY_FEATURES, 0.0), 'h': 0.5, 'f': 2.0}, batch=1, length=8)
-    weights = beta(resolve('l2_h8_a2'), cost)  # two layers count h twice
-    assert (weights['h'], weights['f0'], weights['a0']) == (0.5, 1, 0)
+def test_beta_where_heads_cost_nothing_is_the_share_of_the_dearest_unit_if_there_is_one():
+    free = dict.fromkeys(LATENCY_FEATURES, 0.0)
+    weights = beta(resolve('l2_h8_a2'), LatencyCost({**free, 'h': 0.5, 'f': 2.0}, batch=1, length=8))
+    assert (weights['h'], weights['f0'], weights['a0']) == (0.5, 1, 0)  # two layers count h twice
+    with pytest.raises(ValueError, match='no unit of any width costs ms'):
+        beta(bert_base(), LatencyCost({**free, 'network': 3.0}, batch=1, length=8))
 
 
 @pytest.mark.parametrize('target', [0.1, 0.6])
@@ -85,14 +86,9 @@ def test_last_share_of_the_rounds_is_the_target_itself(target):
     assert shares == pytest.approx([1 - (1 - target) / 3, 1 - 2 * (1 - target) / 3, target])
 
 
-def test_beta_where_no_unit_costs_anything_is_refused():
-    constant = LatencyCost({**dict.fromkeys(LATENCY_FEATURES, 0.0), 'network': 3.0}, batch=1, length=8)
-    with pytest.raises(ValueError, match='no unit of any width costs ms'):
-        beta(bert_base(), constant)
-
-
 @pytest.mark.parametrize('cost', [ParameterCost(), FlopsCost(7)])
 @given(architecture=ARCHITECTURES)
+@examples(30)
 def test_price_is_what_the_next_unit_saves(cost, architecture):
     prices = cost.prices(architecture)
     assert set(prices) == set(architecture.widths())

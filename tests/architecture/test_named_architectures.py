@@ -69,19 +69,6 @@ def test_published_beta_is_that_of_bert_base_cut_to_two_digits():
         assert int(value * 10**digits) == round(float(printed) * 10**digits)
 
 
-def test_published_architectures_are_their_tables():
-    layers = resolve('optbert_99m').layers
-    assert (resolve('optbert_99m').h, layers[0], layers[4]) == (
-        768,
-        LayerDims(12, 64, 54, 2022),
-        LayerDims(11, 64, 52, 2576),
-    )
-    assert resolve('optbert_88m').h == 756 and resolve('optbert_88m').layers[11] == LayerDims(
-        12, 64, 40, 2938
-    )
-    assert resolve('optbert_43m') == uniform(layers=12, h=304, a=12, k=64, v=64, f=3072, vocab_size=30522)
-
-
 def test_inferred_widths_are_told():
     assert "v of layer 1: inferred, the text has '64 54'" in uncertainties('optbert_99m')[0]
     assert len(uncertainties('optbert_99m')) == 1 and len(uncertainties('optbert_88m')) == 4
@@ -103,35 +90,6 @@ def test_inferred_widths_are_told():
 def test_names_of_uniform_networks(name, wanted):
     assert resolve(name) == wanted
     assert resolve(name, vocab_size=100) == dataclasses.replace(wanted, vocab_size=100)
-
-
-@pytest.mark.parametrize('million', [99, 88, 77, 66, 55, 43, 33])
-def test_bert_all_uniform_has_the_published_size(million):
-    result = resolve(f'uniform_{million}m')
-    assert len(set(result.layers)) == 1 and len(result.layers) == 12
-    assert round(ParameterCost().cost(result) / 1e6) == million
-
-
-@examples(30)
-@given(
-    share=strategies.floats(0.2, 1),
-    widths=strategies.lists(
-        strategies.tuples(*[strategies.integers(1, 9)] * 3, strategies.integers(0, 40)),
-        min_size=1,
-        max_size=3,
-    ),
-    cost=strategies.sampled_from([ParameterCost(), FlopsCost(8)]),
-)
-def test_scaling_comes_nearest_to_the_target_of_all_factors(share, widths, cost):
-    base = Architecture(h=20, layers=tuple(LayerDims(*row) for row in widths), vocab_size=30)
-    least = cost.cost(base.with_widths({key: min(1, width) for key, width in base.widths().items()}))
-    target = least + share * (cost.cost(base) - least)
-    result = scale_uniformly(base, target, cost=cost)
-    for step in range(0, 10001, 50):
-        other = base.with_widths(
-            {key: width and max(1, int(width * step / 10000 + 0.5)) for key, width in base.widths().items()}
-        )
-        assert abs(cost.cost(result) - target) <= abs(cost.cost(other) - target)
 
 
 @examples(30)
@@ -165,22 +123,18 @@ def test_scaling_within_a_budget_takes_the_largest_factor_that_meets_it(share, l
 
 
 @pytest.mark.parametrize('budget', [False, True])
-def test_scaling_to_the_base_itself_changes_nothing(budget):
+def test_scaling_to_the_base_itself_changes_nothing_and_out_of_reach_is_refused(budget):
     whole = ParameterCost().cost(bert_base())
     assert scale_uniformly(bert_base(), whole, budget=budget) == bert_base()
-
-
-@pytest.mark.parametrize('target', [1, 200e6])
-def test_scaling_out_of_reach_is_refused(target):
-    with pytest.raises(ValueError, match='can be scaled to between 31,230 and 108,891,648 parameters'):
-        scale_uniformly(bert_base(), target)
+    for target in (1,) if budget else (1, 200e6):
+        with pytest.raises(ValueError, match='(uniformly: one unit .* costs|between 31,230 and 108,891,648)'):
+            scale_uniformly(bert_base(), target, budget=budget)
 
 
 @pytest.mark.parametrize(
     'name, filters',
     [
         ('undivided_every_2', [0, 3072] * 6),
-        ('undivided_every_12', [0] * 11 + [3072]),
         ('undivided_keep_0_5_11', [3072] + [0] * 4 + [3072] + [0] * 5 + [3072]),
         ('undivided_every_4_stacked_2', [0, 0, 0, 0, 0, 3072] * 3),
         ('l4_h256_a4_undivided_every_2', [0, 1024] * 2),
@@ -212,6 +166,7 @@ def test_architecture_reads_back_from_json_file_and_directory(tmp_path, name):
     result = resolve(name)
     (tmp_path / 'architecture.json').write_text(result.to_json(), encoding='utf-8')
     assert resolve(result.to_json()) == resolve(tmp_path / 'architecture.json') == resolve(tmp_path) == result
+    assert resolve(result.to_json(), vocab_size=99) == result
 
 
 @pytest.mark.parametrize(
@@ -220,16 +175,12 @@ def test_architecture_reads_back_from_json_file_and_directory(tmp_path, name):
         ('optbert_98m', "'optbert_98m' is neither .* mean optbert_99m.* names are bert_base; "),
         ('', 'names are bert_base'),
         ('undivided_every_2_3', 'neither a file'),
-        ('nothing_undivided_every_2', 'neither a file'),
         ('bert_\u0663', 'neither a file'),
-        ('x' * 5000, 'neither a file'),
         ('a\0b', 'neither a file'),
         ('l4_h10_a3', 'not a multiple of a=3'),
         ('bert_0', 'at least one layer'),
-        ('l0_h8_a2', 'at least one layer'),
         ('l4_h8_a2_f1_f2', 'gives a width twice'),
         ('albert_e0', 'e must be'),
-        ('undivided_every_13', 'no 13-th one'),
         ('undivided_keep_0_12', 'no layer 12 among 12'),
         (str(ROOT / 'tests'), 'directory without an architecture.json'),
     ],
@@ -242,14 +193,9 @@ def test_bad_name_is_refused_with_the_reason(name, says):
 def test_command_prints_the_counts_and_the_rule(capsys):
     assert main(['optbert_88m', '--length', '64']) == 0
     printed = capsys.readouterr().out
-    assert (
-        '88.07 M by the published rule: embeddings (word, position, token type, LayerNorm) and encoder'
-        in printed
-    )
+    assert '88.07 M by the published rule: embeddings (word, position, ' in printed
     assert 'FLOPs of one sequence of 64 tokens' in printed and 'a of layer 5: inferred' in printed
-    assert [line.split() for line in printed.splitlines() if line.split()[:1] == ['12']] == [
-        ['12', '12', '64', '40', '2938']
-    ]
+    assert ['12', '12', '64', '40', '2938'] in [line.split() for line in printed.splitlines()]
 
 
 def test_command_prints_the_same_as_json(capsys):
@@ -257,20 +203,11 @@ def test_command_prints_the_same_as_json(capsys):
     story = json.loads(capsys.readouterr().out)
     assert Architecture.from_dict(story['architecture']) == resolve('albert_e64')
     parts = story['parameters']
-    assert (
-        parts['embeddings'] + parts['attention'] + parts['feed_forward']
-        == parts['published_rule']
-        == 87090816
-    )
+    counted = parts['embeddings'] + parts['attention'] + parts['feed_forward']
+    assert counted == parts['published_rule'] == 87090816
     assert parts['published_rule'] + parts['pooler'] + parts['heads'] == parts['everything']
-    assert story['flops'] == {
-        'length': 128,
-        'embeddings': 12582912,
-        'attention': 7851737088,
-        'feed_forward': 14495514624,
-        'total': 22359834624,
-    }
-    assert story['published_beta_of_bert_base'] == {'a': 1.0, 'h': 0.73, 'k': 0.093, 'v': 0.093, 'f': 0.0078}
+    flops = {'embeddings': 12582912, 'attention': 7851737088, 'feed_forward': 14495514624}
+    assert story['flops'] == {'length': 128, **flops, 'total': 22359834624}
 
 
 @pytest.mark.parametrize(
