@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from ..network.running import PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel, check_folded
 from ..network.settings import NetworkSettings
 from ..runs.display import tracked
-from ..runs.progress import Progress
 from ..text.batches import Batch, evaluation_batches
 from ..text.tokenizer import vocabulary_hash
 from .distances import (
@@ -436,6 +434,8 @@ class StateMatching(Taught, Pretraining):
     `Distillation`.
     """
 
+    decides = 'state_difference'
+
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args)
         self.learn({}, weights=dataclasses.replace(weights, scores=0.0), **more)
@@ -467,16 +467,3 @@ class StateMatching(Taught, Pretraining):
         numbers = (tokens if name in OF_TOKENS else instances for name in self.losses)
         parts = zip(self.weights, totals, numbers)
         return {'state_difference': sum(weight * total / max(number, 1.0) for weight, total, number in parts)}
-
-    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
-        best, value = progress.best_state_difference, measured['state_difference']
-        progress = progress.updated(state_difference=value)
-        if value < (math.inf if best is None else best):
-            progress = progress.updated(best_state_difference=value, best_step=step)
-        return progress
-
-    def loss_of(self, measured: Mapping[str, float]) -> float:
-        return measured['state_difference']
-
-    def best_of(self, progress: Progress) -> float | None:
-        return progress.best_state_difference

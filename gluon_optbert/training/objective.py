@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -74,12 +75,16 @@ class Objective:
         The parts of the loss, as metrics call them.
     weights : tuple of float
         What each part is multiplied by; empty for one each. Metrics have the parts without their weights.
+    decides : str
+        The measurement, the smaller the better, that decides which step is best; unless `remember` and
+        the two after it are others.
     returns_to_best : bool
         Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
     """
 
     losses: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
+    decides = ''
     returns_to_best = False
 
     def __init__(self, model: OptBERTModel, workers: Workers):
@@ -105,15 +110,19 @@ class Objective:
 
     def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
         """The progress with what a measurement changes, such as ``best_step``."""
-        raise NotImplementedError
+        best, value = self.best_of(progress), self.loss_of(measured)
+        progress = progress.updated(**measured)
+        if value < (math.inf if best is None else best):
+            progress = progress.updated(**{f'best_{self.decides}': value}, best_step=step)
+        return progress
 
     def loss_of(self, measured: Mapping[str, float]) -> float:
         """The one of what `evaluate` gives that decides which step is best; smaller is better."""
-        raise NotImplementedError
+        return measured[self.decides]
 
     def best_of(self, progress: Progress) -> float | None:
         """The smallest `loss_of` that was remembered; None if there was none."""
-        raise NotImplementedError
+        return getattr(progress, f'best_{self.decides}')
 
     def after_backward(self) -> None:
         """Change the gradients that a step has left, before the optimizer reads them."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 
 import mxnet as mx
 from mxnet import gluon
@@ -49,6 +48,8 @@ class Pretraining(Objective):
         The losses of labels: ``mlm`` and, with pairs, ``nsp``.
     """
 
+    decides = 'mlm_loss'
+
     def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Shards | None = None):
         super().__init__(model, workers)
         self._shards, self._heldout = shards, heldout
@@ -79,18 +80,6 @@ class Pretraining(Objective):
         return evaluate(
             self.model, self._heldout, self.workers, batch_size=phase.pass_size, limit=phase.evaluation_limit
         ).to_dict()
-
-    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
-        progress, best = progress.updated(**measured), progress.best_mlm_loss
-        if measured['mlm_loss'] < (math.inf if best is None else best):
-            progress = progress.updated(best_mlm_loss=measured['mlm_loss'], best_step=step)
-        return progress
-
-    def loss_of(self, measured: Mapping[str, float]) -> float:
-        return measured['mlm_loss']
-
-    def best_of(self, progress: Progress) -> float | None:
-        return progress.best_mlm_loss
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:
@@ -139,7 +128,6 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
     directory.lay_out(workers)
     if workers.first:
         note_origin(directory.path, workers=workers.size)
-
     settings = recipe.network_settings(head=start.head if start else PRETRAINING)
     model = build(
         architecture,
