@@ -202,13 +202,7 @@ class Workers:
 
     def sum(self, values: Iterable[float], *, name: str) -> list[float]:
         """Sums over the workers, in float64."""
-        values = np.asarray(list(values), dtype=np.float64)
-        if self.size > 1:
-            with self._together(name):
-                values = self._hvd.allreduce(
-                    mx.nd.array(values, dtype='float64'), average=False, name=name
-                ).asnumpy()
-        return [float(value) for value in values]
+        return self.total(np.asarray(list(values), dtype=np.float64), name=name).tolist()
 
     def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
         """The sum of an array over the workers."""
