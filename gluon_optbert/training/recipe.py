@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mxnet import gluon
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
@@ -33,6 +33,7 @@ class WeightRecipe(Recipe):
             *('log_every', 'checkpoint_every', 'keep', 'resume'),
         ),
     }
+    OF_PHASE: ClassVar = ()  # fields of a `Phase` that a subclass has beside those here
 
     output: Path = option('where the result is written')
     batch_size: PositiveInt = option('instances in a batch, over all workers', 256)
@@ -70,18 +71,8 @@ class WeightRecipe(Recipe):
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
-        return Phase(
-            name=name,
-            steps=steps,
-            **{
-                'batch_size': self.batch_size,
-                'accumulate': self.accumulate,
-                'log_every': self.log_every,
-                'checkpoint_every': self.checkpoint_every,
-                'keep': self.keep,
-                **more,
-            },
-        )
+        fields = ('batch_size', 'accumulate', 'log_every', 'checkpoint_every', 'keep', *self.OF_PHASE)
+        return Phase(name, steps, **{**{field: getattr(self, field) for field in fields}, **more})
 
     def weight_optimizer(
         self, model: OptBERTModel, workers: Workers, parameters: Mapping[str, gluon.Parameter] | None = None
@@ -99,17 +90,13 @@ class WeightRecipe(Recipe):
             decayed={name for name, spec in table.items() if spec.decayed},
             clip_norm=self.clip_norm,
             workers=workers,
-            scale=self.loss_scale(),
+            scale=LossScale() if self.precision == 'float16' else None,
             compression=self.compression,
         )
 
     def network_settings(self, **more: Any) -> NetworkSettings:
         """Settings of the network that is trained."""
         return NetworkSettings(dropout=self.dropout, precision=self.precision, **more)
-
-    def loss_scale(self) -> LossScale | None:
-        """The factor of the loss in float16."""
-        return LossScale() if self.precision == 'float16' else None
 
     def schedule(self, steps: int) -> Schedule:
         """Warm-up and linear decay over so many steps."""
@@ -135,6 +122,7 @@ class TrainingRecipe(WeightRecipe):
         'data': ('shards', 'batch_size', 'seed', 'evaluate_every', 'evaluation_limit'),
         **WeightRecipe.GROUPS,
     }
+    OF_PHASE: ClassVar = ('seed', 'evaluate_every', 'evaluation_limit')
 
     shards: Path = option(f'directory of shards, made by {named("optbert-make-shards")}')
     seed: Seed = option('random seed of initial weights, data order and dropout', 1)
@@ -142,19 +130,6 @@ class TrainingRecipe(WeightRecipe):
         'steps between evaluations on held-out data; 0 for only one, at the end', 1000
     )
     evaluation_limit: PositiveInt = option('largest number of held-out instances to evaluate on', 2048)
-
-    def phase(self, name: str, steps: int, **more: Any) -> Phase:
-        """A phase of the run with the recipe's settings."""
-        return super().phase(
-            name,
-            steps,
-            **{
-                'seed': self.seed,
-                'evaluate_every': self.evaluate_every,
-                'evaluation_limit': self.evaluation_limit,
-                **more,
-            },
-        )
 
 
 class PretrainRecipe(TrainingRecipe):
@@ -202,16 +177,8 @@ def lacking(start: SavedModel, shards: Shards) -> list[str]:
 
 
 def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, name: str) -> None:
-    """Refuse shards with longer instances than a network has positions for, or more segments than types.
-
-    Parameters
-    ----------
-    name : str
-        Of the network, for the message.
-
-    Raises
-    ------
-    ValueError
+    """Refuse shards with longer instances than a network has positions for, or more segments than types;
+    ValueError with the name of the network.
     """
     longest = max(split.max_seq_length for split in shards.values())
     if longest > architecture.max_length:
