@@ -189,18 +189,12 @@ class RelationDivergence:
 
 
 def check_pairs(sentences: int, accumulate: int) -> None:
-    """Refuse passes of one sentence, which has no other to be compared with.
+    """Refuse passes of one sentence, which has no other to be compared with; ValueError.
 
     Parameters
     ----------
     sentences : int
         Of a batch, over all workers.
-    accumulate : int
-        Passes of a batch.
-
-    Raises
-    ------
-    ValueError
     """
     if sentences // accumulate < 2:
         raise ValueError(

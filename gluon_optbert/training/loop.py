@@ -93,12 +93,9 @@ class Reporter:
 
     @staticmethod
     def _line(record: Mapping[str, Any], phase: Phase, left: str) -> str:
+        losses = ('loss', 'mlm', 'nsp', 'penalty', 'scores', 'states', 'last', 'embeddings', 'relations')
         names = {
-            'loss': 'loss',
-            'mlm': 'mlm',
-            'nsp': 'nsp',
-            'penalty': 'penalty',
-            **{name: name for name in ('scores', 'states', 'last', 'embeddings', 'relations')},
+            **{name: name for name in losses},
             'cosine_distance': 'cosine distance',
             'state_difference': 'held-out difference',
             'mlm_loss': 'held-out mlm',
@@ -278,10 +275,6 @@ def train(
     -------
     Progress
         The step, and what the objective remembers of its evaluations.
-
-    Raises
-    ------
-    TrainingDiverged, Terminated
     """
     workers, store = objective.workers, None if states is None else States(states, phase.keep)
     progress = Progress(step=0) if store is None else store.resume(optimizer, workers, what=phase.name)
