@@ -11,8 +11,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
-from ..runs.files import read_json
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from ..runs.files import checked, read_json
 from .architecture import Architecture
 from .parameters import parameter_table
 
@@ -104,7 +108,7 @@ class FlopsCost(CostModel):
         return float(sum(count_flops(architecture, self.length).values()))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LatencyCost(CostModel):
     """Milliseconds of the encoder's forward pass, by a linear model fitted to measurements on one machine.
 
@@ -116,10 +120,16 @@ class LatencyCost(CostModel):
         The shape that was measured.
     """
 
-    coefficients: Mapping[str, float]
+    coefficients: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
     batch: int
     length: int
     unit = 'ms'
+
+    @model_validator(mode='after')
+    def _has_every_feature(self) -> LatencyCost:
+        if set(self.coefficients) != set(LATENCY_FEATURES):
+            raise ValueError(f'wanted a coefficient for each of {", ".join(LATENCY_FEATURES)}')
+        return self
 
     def cost(self, architecture: Architecture) -> float:
         features = latency_features(architecture)
@@ -136,24 +146,11 @@ class LatencyCost(CostModel):
         """
         try:
             values = read_json(path)
-            model = cls(
-                {str(name): float(value) for name, value in values['coefficients'].items()},
-                int(values['batch']),
-                int(values['length']),
-            )
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f'{path}: no such latency model; make one with tools/fit_latency.py'
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f'{path}: not a latency model ({type(error).__name__}: {error})') from error
-        if set(model.coefficients) != set(LATENCY_FEATURES) or not all(
-            0 <= value < math.inf for value in model.coefficients.values()
-        ):
-            raise ValueError(
-                f'{path}: wanted a number of at least 0 for each of {", ".join(LATENCY_FEATURES)}'
-            )
-        return model
+        return checked(cls, values, source=f'{path}: not a latency model')
 
 
 LATENCY_FEATURES = ('network', 'layers', 'blocks', 'h', 'a', 'a k', 'a v', 'f', 'h a k', 'h a v', 'h f')
