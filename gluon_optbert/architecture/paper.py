@@ -92,21 +92,6 @@ class PaperTable:
         """The rows as dicts by column name."""
         return [dict(zip((column.name for column in self.columns), row)) for row in self.rows]
 
-    def column(self, name: str) -> tuple[Cell, ...]:
-        """One column, from the first row to the last.
-
-        Raises
-        ------
-        ValueError
-            If there is none of that name.
-        """
-        names = [column.name for column in self.columns]
-        if name not in names:
-            raise ValueError(
-                f'Table {self.number} has no column {name!r}; its columns are {", ".join(names)}'
-            )
-        return tuple(row[names.index(name)] for row in self.rows)
-
 
 def load_table(number: int) -> PaperTable:
     """A published table by its number, one of `NUMBERS`; ValueError if its data is not kept."""
