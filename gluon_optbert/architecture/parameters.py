@@ -3,94 +3,9 @@
 Everything that treats parameters differently reads the table: the cut, the cost model, the optimizer, imports
 and exports. No module guesses from a name.
 
-Where exactness is decided
---------------------------
 A gated network equals the network that is cut from it only if every alpha is folded into the right sides of
-the right tensors. The table below says into which. Rows are the first side of a tensor, columns the second.
-A star means that the side takes up the alphas of its widths; ``a.k`` means that its length is a times k. With
-a star or without, all sides lose the units that are cut. Letters in brackets are those of optBERT, Table 5.
-
-    parameter                                  rows         columns
-    word_embed.0.weight                        vocab_size   h
-    token_type_embed.0.weight                  token_types  h
-    encoder.position_weight                    max_length   h
-    encoder.layer_norm.gamma                   h*
-    encoder.layer_norm.beta                    h*
-    in layer i, after encoder.transformer_cells.i:
-    attention_cell.proj_query.weight  (Q)      a.k*         h
-    attention_cell.proj_query.bias             a.k*
-    attention_cell.proj_key.weight    (K)      a.k*         h
-    attention_cell.proj_key.bias               a.k*
-    attention_cell.proj_value.weight  (V)      a.v*         h
-    attention_cell.proj_value.bias             a.v*
-    proj.weight                       (P)      h            a.v*
-    proj.bias                                  h
-    layer_norm.gamma                           h*
-    layer_norm.beta                            h*
-    ffn.ffn_1.weight                  (D)      f*           h
-    ffn.ffn_1.bias                             f*
-    ffn.ffn_2.weight                  (G)      h            f*
-    ffn.ffn_2.bias                             h
-    ffn.layer_norm.gamma                       h*
-    ffn.layer_norm.beta                        h*
-    behind the encoder:
-    pooler.weight                              h            h
-    pooler.bias                                h
-    classifier.weight                          nsp          h*
-    classifier.bias                            nsp
-    decoder.0.weight                           h            h
-    decoder.0.bias                             h
-    decoder.2.gamma                            h*
-    decoder.2.beta                             h*
-    decoder.3.bias                             vocab_size
-    task.weight                                outputs      h*
-    task.bias                                  outputs
-    behind the pooling of an embedding, for each of its dense layers:
-    dense.0.weight                             dense        h
-    dense.0.bias                               dense
-
-    with an embedding width e (ALBERT-e), these instead:
-    word_embed.0.weight                        vocab_size   e
-    token_type_embed.0.weight                  token_types  e
-    encoder.position_weight                    max_length   e
-    encoder.layer_norm.gamma                   e
-    encoder.layer_norm.beta                    e
-    encoder.embed_proj.weight                  h*           e
-    encoder.embed_proj.bias                    h*
-    decoder.0.weight                           e            h
-    decoder.0.bias                             e
-    decoder.2.gamma                            e
-    decoder.2.beta                             e
-
-What Table 5 leaves open is decided so:
-
-- Biases are gated with their rows: alpha_f multiplies D with its bias, alpha_k K and Q with theirs, alpha_v V
-  with its own. alpha_a multiplies all of Q, K, V and P.
-- alpha_h multiplies what leaves every LayerNorm on the residual stream. The columns of K, Q, V and D read it
-  there, as in Table 5, and so do the skip connections, the pooler and the MLM head.
-- What P and G write into the stream is not scaled, and neither is the embedding, as in equation (2). The next
-  LayerNorm leaves the units at zero out of its moments and of its output, so cutting their rows changes
-  nothing.
-- The pooled output is gated where the NSP head or the head of a task reads it, and the MLM transform in its
-  LayerNorm. A head for question answering reads every token behind the last LayerNorm; its columns take
-  nothing up.
-- A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
-- A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
-- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
-  the ratio.
-
-With the h gate ``table5``, alpha_h multiplies what Table 5 names and nothing else. These sides of h have
-stars then, and no others:
-
-    in layer i, after encoder.transformer_cells.i:
-    attention_cell.proj_query.weight  (Q)      a.k*         h*
-    attention_cell.proj_key.weight    (K)      a.k*         h*
-    attention_cell.proj_value.weight  (V)      a.v*         h*
-    proj.weight                       (P)      h*           a.v*
-    proj.bias                                  h*
-    ffn.ffn_1.weight                  (D)      f*           h*
-    ffn.ffn_2.weight                  (G)      h*           f*
-    ffn.ffn_2.bias                             h*"""
+the right tensors. `parameter_table` says into which: rows are the first side of a tensor, columns the second.
+What Tables 4 and 5 of optBERT leave open is decided in docs/what_is_gated.md."""
 
 from __future__ import annotations
 

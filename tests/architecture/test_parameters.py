@@ -1,4 +1,4 @@
-"""The parameter table: what its docstring says, and that it is the table of the network."""
+"""The parameter table is that of the network, and has its widths, gates and treatment."""
 
 import dataclasses
 
@@ -7,10 +7,8 @@ from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
 
-from gluon_optbert.architecture import parameters as module
-from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.parameters import H_GATES, parameter_table, parameters_left
+from gluon_optbert.architecture.parameters import parameter_table, parameters_left
 from gluon_optbert.network.model import build, named_parameters
 
 HEADS = [
@@ -24,51 +22,6 @@ NETWORKS = {
     'uneven': network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12),
     'factorised': network((2, 3, 5, 7), (1, 4, 2, 0), e=5),
 }
-
-
-def printed_rows(text):
-    """The parameters of one table of the docstring by name: a tuple of the cells of its sides."""
-    lines = [line.split() for line in text.splitlines() if line.startswith('    ') and not line.endswith(':')]
-    rows = [[word for word in words if not word.startswith('(')] for words in lines if words]
-    return {name: tuple(sides) for name, *sides in rows if name != 'parameter'}
-
-
-def printed_tables():
-    """The docstring's table without a factorised embedding and the whole one with it, for each h gate."""
-    plain, factorised = module.__doc__.split('with an embedding width e')
-    factorised, table5 = factorised.split('With the h gate ``table5``')
-    plain, table5 = printed_rows(plain), printed_rows(table5)
-    stream = plain, {**plain, **printed_rows(factorised)}
-    return {'stream': stream, 'table5': tuple({**without_h_gates(table), **table5} for table in stream)}
-
-
-def without_h_gates(table):
-    """The rows of a table without the stars of h."""
-    return {name: tuple('h' if side == 'h*' else side for side in sides) for name, sides in table.items()}
-
-
-def cells(spec):
-    """The sides of a parameter as the docstring prints them."""
-    sides = []
-    for axis, gate in zip(spec.axes, spec.gates):
-        assert gate in ((), axis)
-        widths = [key.rstrip('0123456789') for key in axis]
-        sides.append('.'.join(widths) + ('*' if gate else ''))
-    return tuple(sides)
-
-
-@pytest.mark.parametrize('h_gate', H_GATES)
-@pytest.mark.parametrize('widths', NETWORKS)
-def test_docstring_has_the_sides_and_gates_of_every_parameter(widths, h_gate):
-    architecture, seen = NETWORKS[widths], {}
-    for head in (*HEADS, Head(embedding=Embedding(dense=((4, 'tanh'),)))):
-        for name, spec in parameter_table(architecture, head, h_gate=h_gate).items():
-            bare = name if spec.layer is None else name.split(f'encoder.transformer_cells.{spec.layer}.')[1]
-            if name == 'task.weight' and not head.pooled:  # as the docstring says below its table
-                assert cells(spec) == ('outputs', 'h')
-                continue
-            assert seen.setdefault(bare, cells(spec)) == cells(spec), name
-    assert seen == printed_tables()[h_gate][architecture.e is not None]
 
 
 @pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
@@ -101,7 +54,7 @@ def test_every_prunable_width_has_a_gated_side_and_letters_of_a_layer_stay_in_it
 def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(architecture):
     for spec in parameter_table(architecture).values():
         assert spec.decayed == (spec.initial == 'normal') == (len(spec.shape) == 2)
-        assert not spec.attention_scale or spec.low_precision
+        assert spec.attention_scale == ('.proj_query.' in spec.name) <= spec.low_precision
         if spec.low_precision:
             assert spec.layer is not None or spec.part == 'embeddings'
 
@@ -120,12 +73,3 @@ def test_parameters_that_stay_with_some_layers_move_up(architecture):
             name.split('.')[-2:],
         )
         assert spec.layer == (None if new.layer is None else layers[new.layer])
-
-
-def test_queries_and_nothing_else_take_the_scale_of_attention():
-    table = parameter_table(NETWORKS['factorised'])
-    assert [name for name, spec in table.items() if spec.attention_scale] == [
-        f'encoder.transformer_cells.{i}.attention_cell.proj_query.{part}'
-        for i in range(2)
-        for part in ('weight', 'bias')
-    ]
