@@ -69,9 +69,7 @@ def bert_base(layers: int = 12) -> Architecture:
 def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
     """The architecture that a name, a file, a model directory or inline JSON stands for.
 
-    Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``,
-    ``l4_h256_a4`` (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their
-    like (see `FORMS`).
+    Names are those of `FORMS`.
 
     Parameters
     ----------

@@ -43,16 +43,12 @@ def pooled(states: Any, valid_length: np.ndarray, pooling: str, *, ops: Any = np
     valid = (np.arange(states.shape[1]) < lengths).astype(np.float32)
 
     def column(values: np.ndarray) -> Any:
-        return _like(states, values[:, :, np.newaxis], ops)
+        values = values[:, :, np.newaxis]
+        return values if ops is np else ops.array(values, ctx=states.context)
 
     if pooling == 'max':
         return (states * column(valid) + column(-1e30 * (1 - valid))).max(axis=1)
     return (states * column(valid / (lengths if pooling == 'mean' else np.sqrt(lengths)))).sum(axis=1)
-
-
-def _like(states: Any, values: np.ndarray, ops: Any) -> Any:
-    """Values as an array of the kind of `states`, where these are."""
-    return values if ops is np else ops.array(values, ctx=states.context)
 
 
 def dense_arrays(parameters: Mapping[str, Any], embedding: Embedding) -> list[tuple[Any, Any]]:
