@@ -35,7 +35,7 @@ from helpers.tiny import (
     run,
     vocabulary,
 )
-from scipy.special import erf
+from helpers.transformers_by_hand import gelu
 
 from gluon_optbert.architecture import cost
 from gluon_optbert.architecture.heads import Head
@@ -48,7 +48,7 @@ from gluon_optbert.network.saved_model import SavedModel, read_model, write_mode
 from gluon_optbert.pruning import methods, penalty
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import fill
 
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
@@ -59,10 +59,6 @@ ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 @pytest.mark.parametrize('line', commands(*PAGES))
 def test_commands_name_scripts_recipes_flags_and_choices_that_exist(line):
     check_command(line)
-
-
-def test_there_are_commands_to_test():
-    assert len(commands(*PAGES)) >= 30
 
 
 def test_flags_in_sentences_are_flags_of_some_command():
@@ -192,20 +188,14 @@ def test_the_example_shows_every_gate_of_a_round(place, monkeypatch, capsys):
     assert shown == list(np.load(place / 'runs' / 'pruned' / 'round-1' / 'alphas.npz').files) and 'h' in shown
 
 
-def test_the_predictor_of_the_example_gives_labels(place, monkeypatch, capsys):
+def test_the_examples_of_predicting_give_labels_an_engine_and_embeddings(place, monkeypatch, capsys):
     prediction = example('exports.md', 0, place, monkeypatch)['prediction']
-    assert len(capsys.readouterr().out.splitlines()) == 2
     assert prediction.label in ('no', 'yes') and sum(prediction.probabilities.values()) == pytest.approx(1)
-
-
-def test_the_example_of_engines_names_one(place, monkeypatch, capsys):
+    assert len(capsys.readouterr().out.splitlines()) == 2
     example('exports.md', 1, place, monkeypatch)
     assert capsys.readouterr().out.startswith('mxnet 1.9.1 in float32 ')
-
-
-def test_the_embeddings_of_the_example_have_the_length_one(place, monkeypatch, capsys):
     embeddings = example('exports.md', 2, place, monkeypatch)['embeddings']
-    assert len(embeddings) == 3 and len(capsys.readouterr().out.splitlines()) == 3
+    assert len(embeddings) == len(capsys.readouterr().out.splitlines()) == 3
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
 
 
@@ -233,12 +223,6 @@ def registries(monkeypatch):
         for added in ('elastic', 'sensitivity', 'int8_bytes'):
             monkeypatch.setitem(registry, added, None)
             monkeypatch.delitem(registry, added)
-
-
-@pytest.mark.parametrize('field, name', [('penalty', 'elastic'), ('objective', 'int8_bytes')])
-def test_names_of_extending_are_refused_before_they_are_registered(field, name):
-    with pytest.raises(RecipeError, match=f'{field} must be one of '):
-        fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', field: name})
 
 
 def test_penalty_of_extending_has_the_slope_of_its_value(place, monkeypatch, registries):
@@ -303,7 +287,6 @@ def test_command_of_extending_prunes_by_the_added_names(place, shards_directory,
     words = ['--shards', shards_directory, '--model', model_directory, '--output', output, '--rounds', 1]
     words += ['--batch-size', 8, '--alpha-steps', 2, '--recovery-steps', 1, '--target', 0.8]
     words += ['--penalty', 'elastic', '--objective', 'int8_bytes']
-    assert 'penalty must be one of' in run('pretrain/run_prune.py', *words).stderr
     done = run(place / 'my_prune.py', *words)
     assert done.returncode == 0, done.stderr
     story = json.loads((output / 'round-1' / 'selection.json').read_text())
@@ -347,9 +330,6 @@ def gated_by_hand(architecture, weights, alphas, ids, types, positions, h_gate):
     def product(x, name, rows=slice(None)):
         return x @ weights[name + '.weight'][rows].T + weights[name + '.bias'][rows]
 
-    def gelu(x):
-        return x * 0.5 * (1 + erf(x / np.sqrt(2)))
-
     words = weights['word_embed.0.weight']
     embedded = words[ids] + weights['token_type_embed.0.weight'][types]
     x = layer_norm(embedded + weights['encoder.position_weight'][: len(ids)], 'encoder.layer_norm')
@@ -370,39 +350,28 @@ def gated_by_hand(architecture, weights, alphas, ids, types, positions, h_gate):
         inner = alphas[f'f{i}'] * gelu(alphas[f'f{i}'] * product(block_gate * x, cell + 'ffn.ffn_1'))
         x = layer_norm(x + block_gate * product(inner, cell + 'ffn.ffn_2'), cell + 'ffn.layer_norm')
     pooled = np.tanh(product(x[0], 'pooler'))
-    masked = (
-        layer_norm(gelu(product(x[positions], 'decoder.0')), 'decoder.2') @ words.T
-        + weights['decoder.3.bias']
-    )
+    transformed = layer_norm(gelu(product(x[positions], 'decoder.0')), 'decoder.2')
     return {
         'encoded': x,
         'pooled': pooled,
         'next_sentence': product(stream_gate * pooled, 'classifier'),
-        'masked': masked,
+        'masked': transformed @ words.T + weights['decoder.3.bias'],
     }
 
 
 @pytest.mark.parametrize('h_gate', H_GATES)
-@pytest.mark.parametrize('seed', [0, 1, 2])
-def test_the_equations_are_those_of_the_gated_network(seed, h_gate):
+def test_the_equations_are_those_of_the_gated_network(h_gate):
     architecture = network((2, 3, 4, 5), (3, 2, 5, 7), h=6)
-    weights, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed)
+    weights, alphas = random_parameters(architecture), random_alphas(architecture)
     alphas['h'][[1, 4]] = alphas['k0'][1] = alphas['f1'][2] = 0
     model = build(architecture, weights, gated=True, h_gate=h_gate, trainable=False)
     model.gates.set(alphas)
-    inputs = random_inputs(architecture, batch=1, length=5, seed=seed)
+    inputs = random_inputs(architecture, batch=1, length=5)
     outputs = outputs_of(model, inputs)
     ids, kinds, _, positions = (
         values.asnumpy()[0].astype(int) if values.ndim > 1 else None for values in inputs
     )
-    wanted = gated_by_hand(
-        architecture,
-        {name: value.astype(np.float64) for name, value in weights.items()},
-        alphas,
-        ids,
-        kinds,
-        positions,
-        h_gate,
-    )
+    weights = {name: value.astype(np.float64) for name, value in weights.items()}
+    wanted = gated_by_hand(architecture, weights, alphas, ids, kinds, positions, h_gate)
     for name, value in wanted.items():
         assert np.abs(outputs[name][0] - value).max() <= 1e-5 * np.abs(value).max(), name  # float32 has 6e-8
