@@ -19,18 +19,7 @@ HOMES = {
     **{recipe: home for home, recipe in (command.recipe.split(':') for command in RUNS.values())},
     'export': 'api',
     **dict.fromkeys(
-        (
-            'read_model',
-            'from_transformers',
-            'Model',
-            'Run',
-            'Predictor',
-            'embed',
-            'score',
-            'report',
-            'plot_widths',
-        ),
-        'notebook',
+        'read_model from_transformers Model Run Predictor embed score report plot_widths'.split(), 'notebook'
     ),
     'write_model': 'network.saved_model',
     'SavedModel': 'network.saved_model',
@@ -49,8 +38,6 @@ HOMES = {
 _OF_MXNET = {'export', 'train_gates', 'report', 'from_transformers'}.union(
     *((name, run.recipe.partition(':')[2]) for name, run in RUNS.items() if run.mxnet)
 )
-
-
 _MAKE_NETWORKS = RUNS.keys() - {'make_shards', 'verify'}
 
 
@@ -134,26 +121,18 @@ def run_of(run: Callable[..., Any], cls: type[Any], first: str = '') -> Callable
             result = run(filled, **options)
         return Run(filled, result, place) if makes else result
 
-    known = {one.name for one in own}
-    called.__signature__ = inspect.Signature(
-        [
-            inspect.Parameter('recipe', inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
-            *own,
-            *(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=None
-                    if name == 'output' and makes
-                    else inspect.Parameter.empty
-                    if field.is_required()
-                    else field.default,
-                )
-                for name, field in cls.model_fields.items()
-                if name not in known
-            ),
-        ]
-    )
+    defaults = {
+        name: inspect.Parameter.empty if field.is_required() else field.default
+        for name, field in cls.model_fields.items()
+        if name not in {one.name for one in own}
+    }
+    defaults |= {'output': None} if makes else {}
+    fields = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in defaults.items()
+    ]
+    first_of_all = inspect.Parameter('recipe', inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+    called.__signature__ = inspect.Signature([first_of_all, *own, *fields])
     called.__doc__ = '\n'.join([inspect.cleandoc(run.__doc__ or ''), '', *_told(cls)])
     return called
 

@@ -38,7 +38,6 @@ _BY_COMMAND = {
 _NAMED = '|'.join(map(re.escape, sorted(_BY_COMMAND, key=len, reverse=True)))
 _LINE = re.compile(rf'(?:python |: )(?P<command>{_NAMED})(?P<words>(?: [^\s;)]+)+)')
 _FLAG = re.compile(r'(?<![\w-])--([a-z][a-z0-9-]*)(?: (?:(?=[0-9])|([a-z]+)(?=$|[,;])))?')
-
 _OTHERS = re.compile(r'(\bhf download [^;]+)')  # commands of others, which keep their flags
 
 
@@ -288,7 +287,7 @@ class Run:
         return described_html(self, self.model.architecture)
 
 
-def given_on_disk(values: dict[str, Any], output: Path | None) -> dict[str, Any]:
+def given_on_disk(values: dict[str, Any], output: Path) -> dict[str, Any]:
     """The fields of a recipe with paths in place of runs and networks; a network in memory is written beside
     the output of the run that reads it.
     """
@@ -296,7 +295,7 @@ def given_on_disk(values: dict[str, Any], output: Path | None) -> dict[str, Any]
     for name, value in values.items():
         if isinstance(value, Run):
             paths[name] = value.directory if name in ('model', 'start', 'base') else value.output
-        elif isinstance(value, SavedModel) and output is not None:
+        elif isinstance(value, SavedModel):
             paths[name] = output.with_name(f'{output.name}.{name}')
             if not paths[name].exists():
                 write_model(paths[name], value)
