@@ -30,15 +30,9 @@ def padding(F, steps: Tensor, valid_length: Tensor) -> Tensor:
 def attention_masks(F, steps: Tensor, valid_length: Tensor, heads: Iterable[int]) -> dict[int, Tensor]:
     """The summands of the scores of attention, shape (batch * a, length, length), by number of heads a.
 
-    The mask has no gradient: neither the comparison nor the positions pass one on.
+    `steps` and `valid_length` are those of `padding`.
 
-    Parameters
-    ----------
-    steps : Tensor, shape (length,)
-        The positions 0, 1, ….
-    valid_length : Tensor, shape (batch,)
-    heads : iterable of int
-        The numbers of heads that the layers have.
+    The mask has no gradient: neither the comparison nor the positions pass one on.
     """
     scores = F.reshape(padding(F, steps, valid_length) * MASKED_SCORE, shape=(0, 1, 1, -1))
     scores = F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1)))
@@ -64,11 +58,6 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
 
     A score is added at padding, and the softmax is a plain one. GluonNLP's softmax with lengths gives the
     same numbers, but MXNet computes it in a scalar loop.
-
-    Parameters
-    ----------
-    h : int
-        Width of the residual stream.
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -144,15 +133,6 @@ class OptFeedForward(HybridBlock):
     """The intermediate block: D, GELU, G, skip connection, LayerNorm. Names are those of GluonNLP's
     PositionwiseFFN.
 
-    Parameters
-    ----------
-    f : int
-        Filters.
-    h : int
-        Width of the residual stream.
-    eps : float
-        The epsilon of its LayerNorm.
-
     Inputs:
         - **stream** : shape (length, batch, h)
         - **alpha_f** : shape (f,), or None
@@ -213,13 +193,6 @@ def without_padding(F, stream: Tensor, valid_length: Tensor) -> Tensor:
 
 class OptBERTEncoderCell(HybridBlock):
     """One layer: attention and, unless f = 0, the intermediate block.
-
-    Parameters
-    ----------
-    h : int
-        Width of the residual stream.
-    eps : float
-        The epsilon of its LayerNorms.
 
     Inputs:
         - **stream** : shape (length, batch, h)

@@ -14,11 +14,6 @@ Tensor = mx.nd.NDArray | mx.sym.Symbol
 class Gate(HybridBlock):
     """One gate vector alpha, starting at one (optBERT, Table 4).
 
-    Parameters
-    ----------
-    units : int
-        Length of alpha, the width that it gates.
-
     Inputs:
         - **vector** : shape (units,)
 
@@ -174,12 +169,7 @@ class StreamLayerNorm(nn.LayerNorm):
 
 
 class Gates:
-    """The gates of a network, by width key (``h``, ``a0``, ``k0`` …).
-
-    Parameters
-    ----------
-    parameters : dict of width key to Parameter
-    """
+    """The gates of a network, by width key (``h``, ``a0``, ``k0`` …)."""
 
     def __init__(self, parameters: Mapping[str, Parameter]):
         self.parameters: dict[str, Parameter] = dict(parameters)

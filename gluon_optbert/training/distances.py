@@ -15,12 +15,8 @@ from .distributed import Workers
 
 
 class ScoreDivergence(HybridBlock):
-    """T² times the Kullback-Leibler divergence of two predictions (Hinton et al., 2015, section 2).
-
-    Parameters
-    ----------
-    temperature : float
-        T: what the scores are divided by.
+    """T² times the Kullback-Leibler divergence of two predictions at the temperature T (Hinton et al., 2015,
+    section 2).
 
     Inputs:
         - **scores**, **wanted** : the student's and the teacher's, shape (batch, masked, vocab_size)
@@ -142,11 +138,6 @@ class RelationDivergence:
     values with values. The units of all heads are one row, which is cut anew into as many relation heads as
     the teacher's last layer has heads; where they do not divide, zeros fill the row up. So any widths and
     numbers of heads compare.
-
-    Parameters
-    ----------
-    heads : int
-        Relation heads.
     """
 
     def __init__(self, heads: int):

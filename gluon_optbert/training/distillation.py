@@ -114,24 +114,13 @@ class Teacher:
 def check_teacher(
     teacher: SavedModel, student: SavedModel, *, states: bool, heads: bool = True, source: str
 ) -> None:
-    """Refuse a network that cannot teach another.
-
-    Parameters
-    ----------
-    teacher, student : SavedModel
-        The student before it is cut.
-    states : bool
-        Whether its states are learnt as well, or its embeddings, unit by unit.
-    heads : bool
-        Whether its scores are learnt as well, which need its heads of pre-training.
-    source : str
-        Where the teacher was read.
+    """Refuse a network that cannot teach another, which is not cut yet.
 
     Raises
     ------
     ValueError
-        If it has another vocabulary, or gates; or if states are learnt, another hidden size or number of
-        layers.
+        If it has another vocabulary, or gates. If its states are learnt, or its embeddings unit by unit, also
+        if it has another hidden size or number of layers; if its scores are, without heads of pre-training.
     """
     if vocabulary_hash(teacher.vocabulary) != vocabulary_hash(student.vocabulary):
         raise ValueError(

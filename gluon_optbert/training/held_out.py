@@ -123,16 +123,7 @@ def _ratio_error(loss: float, masked: float, instances: float, moments: Sequence
     """The standard error of a mean loss per token, of instances that were drawn independently.
 
     The mean is a ratio of two sums, of losses and of tokens, and so this is the standard error of a ratio
-    estimate (Cochran, 1977, Sampling Techniques).
-
-    Parameters
-    ----------
-    loss : float
-        The mean.
-    masked, instances : float
-        How many tokens and instances it was taken over.
-    moments : sequence of float
-        As `_moments` gives them.
+    estimate (Cochran, 1977, Sampling Techniques). It was taken over `masked` tokens of `instances`.
     """
     if instances < 2:
         return None
