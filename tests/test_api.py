@@ -96,17 +96,10 @@ def test_sub_packages_do_not_stand_before_the_names():
     assert opt.Architecture is opt.architecture.architecture.Architecture
 
 
-def test_help_is_a_page_with_an_example():
-    page = pydoc.render_doc(opt, renderer=pydoc.plaintext)
-    assert all(name in page for name in opt.__all__)
-    example = [line.strip() for line in opt.__doc__.splitlines() if line.strip().startswith('>>> ')]
-    assert len(example) == 10
-    for line in example:
-        compile(line[4:], 'example', 'exec')
-
-
 def test_example_of_the_page_names_fields_and_recipes_that_exist():
     """Every call of the example could be made: its keywords are bound, its recipe has them."""
+    page = pydoc.render_doc(opt, renderer=pydoc.plaintext)
+    assert all(name in page for name in opt.__all__)
     calls = [line.strip()[4:] for line in opt.__doc__.splitlines() if line.strip().startswith('>>> opt.')]
     assert len(calls) == 6
 
@@ -115,21 +108,13 @@ def test_example_of_the_page_names_fields_and_recipes_that_exist():
             def call(*words, **given):
                 inspect.signature(getattr(opt, name)).bind(*words, **given)
                 if name in api.RUNS:
-                    api.recipe_of(
-                        getattr(opt, api.RUNS[name].recipe.partition(':')[2]), *(words or [None]), given
-                    )
+                    recipe = getattr(opt, api.RUNS[name].recipe.partition(':')[2])
+                    api.recipe_of(recipe, *(words or [None]), given)
 
             return call
 
     for call in calls:
         eval(call, {'opt': Bound()})
-
-
-def test_signature_and_documentation_have_the_fields_of_the_recipe():
-    parameters = inspect.signature(opt.prune).parameters
-    assert parameters['model'].default is inspect.Parameter.empty and parameters['target'].default == 0.6
-    assert 'model: ' in opt.prune.__doc__ and '[required]' in opt.prune.__doc__
-    assert 'progress' in inspect.signature(opt.make_shards).parameters
 
 
 def test_keywords_give_the_recipe_that_the_command_gives(tmp_path):
@@ -141,6 +126,10 @@ def test_keywords_give_the_recipe_that_the_command_gives(tmp_path):
     assert api.recipe_of(PruneRecipe, one, {}) is one
     changed = api.recipe_of(PruneRecipe, one, {'target': 0.25})
     assert to_dict(changed) == {**to_dict(one), 'target': 0.25}
+    parameters = inspect.signature(opt.prune).parameters
+    assert parameters['model'].default is inspect.Parameter.empty and parameters['target'].default == 0.6
+    assert 'model: ' in opt.prune.__doc__ and '[required]' in opt.prune.__doc__
+    assert 'progress' in inspect.signature(opt.make_shards).parameters
 
 
 def test_everything_wrong_is_said_at_once_before_anything_runs(tmp_path, monkeypatch):
@@ -171,21 +160,17 @@ def test_export_takes_a_directory_or_a_model(tmp_path):
     assert issubclass(opt.Predictor, Predictor)
 
 
-def test_export_writes_what_import_reads_in_another_format(tmp_path):
-    directory = write_saved_model(tmp_path / 'model')
-    opt.export(directory, tmp_path / 'hub', format='transformers', head='pretraining')
-    opt.import_checkpoint(source=str(tmp_path / 'hub'), output=tmp_path / 'back')
-    assert read_model(tmp_path / 'back').architecture == read_model(directory).architecture
-    with pytest.raises(ValueError, match="format must be one of mxnet, transformers.*found 'tar'"):
-        opt.export(directory, tmp_path / 'other', format='tar')
-
-
-def test_programs_write_every_format_of_the_command(tmp_path):
+def test_export_writes_every_format_and_import_reads_one(tmp_path):
     fields = {name for format in api.FORMATS.values() for name in format.fields}
     assert fields <= set(ExportRecipe.model_fields)
     directory = write_saved_model(tmp_path / 'model')
     opt.export(directory, tmp_path / 'sentences', format='sentence-transformers')
     assert (tmp_path / 'sentences' / 'modules.json').is_file()
+    opt.export(directory, tmp_path / 'hub', format='transformers', head='pretraining')
+    opt.import_checkpoint(source=str(tmp_path / 'hub'), output=tmp_path / 'back')
+    assert read_model(tmp_path / 'back').architecture == read_model(directory).architecture
+    with pytest.raises(ValueError, match="format must be one of mxnet, transformers.*found 'tar'"):
+        opt.export(directory, tmp_path / 'other', format='tar')
     opt.write_model(str(tmp_path / 'copy'), read_model(directory))
     assert contents(tmp_path / 'copy') == contents(directory)
 
@@ -201,16 +186,12 @@ def test_recipes_of_the_checkout_are_those_of_the_package():
     assert sorted(packaged_recipes()) == sorted(names) and len(set(names)) == len(names) >= 8
 
 
-@pytest.mark.parametrize('name', ['small_prune', 'small_prune.yaml'])
-def test_name_of_a_packaged_recipe_is_enough(name, tmp_path, monkeypatch):
+def test_a_recipe_is_found_by_its_path_or_its_name_and_an_unknown_name_lists_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find_recipe(name) == ROOT / 'gluon_optbert' / 'recipes' / 'pretrain' / 'small_prune.yaml'
-    (tmp_path / name).write_text('target: 0.5\n')
-    assert read_yaml(find_recipe(name)) == {'target': 0.5}  # a file goes before a name
-
-
-def test_unknown_name_lists_the_recipes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    packaged = ROOT / 'gluon_optbert' / 'recipes' / 'pretrain' / 'small_prune.yaml'
+    assert find_recipe('small_prune') == find_recipe('small_prune.yaml') == packaged
+    (tmp_path / 'small_prune').write_text('target: 0.5\n')
+    assert read_yaml(find_recipe('small_prune')) == {'target': 0.5}  # a file goes before a name
     with pytest.raises(FileNotFoundError) as raised:
         find_recipe('smal')
     said = str(raised.value)

@@ -113,12 +113,6 @@ def test_what_has_ended_is_collected_and_compared(shards_directory, model_direct
     assert not (place / 'rates').exists()
 
 
-def test_links_of_the_results_lead_to_files():
-    for path in (ROOT / 'results').rglob('*.md'):
-        for target in re.findall(r'\]\(([^)#\s]+)[^)]*\)', path.read_text(encoding='utf-8')):
-            assert (path.parent / target).exists(), f'{path}: {target}'
-
-
 @pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git checkout, which has the commits')
 def test_commits_of_the_results_are_in_the_history():
     def git(*words):
@@ -132,8 +126,11 @@ def test_commits_of_the_results_are_in_the_history():
         assert set(named) <= known, path
 
 
-def test_every_file_of_the_results_is_named_by_a_page():
+def test_every_file_of_the_results_is_named_by_a_page_whose_links_lead_to_files():
     results = ROOT / 'results'
+    for page in results.rglob('*.md'):
+        for target in re.findall(r'\]\(([^)#\s]+)[^)]*\)', text_of(page)):
+            assert (page.parent / target).exists(), f'{page}: {target}'
     for path in results.rglob('*'):
         if path.is_file() and path.name not in ('README.md', 'Makefile'):
             above = [place for place in path.parents if results in (place, *place.parents)]
