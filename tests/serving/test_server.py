@@ -150,11 +150,12 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     assert '1 of 4 texts were cut to 16 tokens' in err
 
 
-def test_a_signal_lets_the_running_request_finish(running):
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_request_finish(running, number):
     service = running('-c', SLOW, 30, 1.5)
     connection = service.begin({'text': 'abc'})
     time.sleep(0.5)
-    service.process.send_signal(signal.SIGINT)
+    service.process.send_signal(number)
     time.sleep(0.3)
     with pytest.raises(OSError):  # nobody else is let in
         service.socket().close()
