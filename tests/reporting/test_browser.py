@@ -11,19 +11,14 @@ from gluon_optbert.finetuning.recipes import finetune_glue
 
 @pytest.fixture(scope='module')
 def report(tmp_path_factory, model_directory, pruned_run):
-    """A report on runs, fine-tuning and a model."""
+    """Two reports: on runs, fine-tuning and a model, and on a run for a task."""
     base = tmp_path_factory.mktemp('browser')
     finetune_glue(recipe_for(model_directory, write_glue(base / 'glue'), base))
     runs = [pruned_run[0], write_run(base / 'a-run-with-quite-a-long-name'), base / 'run', model_directory]
-    done = call('tools/report.py', *runs, '--output', base / 'report.html')
-    assert done.returncode == 0, done.stderr
-    tasks = call(
-        'tools/report.py',
-        write_task_run(base / 'task', [BASE, SMALL], [80.0, 70.0]),
-        '--output',
-        base / 'task.html',
-    )
-    assert tasks.returncode == 0, tasks.stderr
+    of_task = [write_task_run(base / 'task', [BASE, SMALL], [80.0, 70.0])]
+    for name, paths in (('report', runs), ('task', of_task)):
+        done = call('tools/report.py', *paths, '--output', base / f'{name}.html')
+        assert done.returncode == 0, done.stderr
     return base
 
 

@@ -1,5 +1,6 @@
-"""What the plots show is what the runs and the paper say."""
+"""What plots and pages show of widths, gates and losses is what the runs and the paper say."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,90 +8,90 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.reporting.figures import alpha_bins, draw_alphas, draw_losses, draw_widths, save
+from gluon_optbert.reporting.figures import (
+    alpha_bins,
+    draw_alphas,
+    draw_gates,
+    draw_losses,
+    draw_settling,
+    draw_widths,
+    save,
+)
 from gluon_optbert.reporting.networks import labels_of, loss_table, paper_networks, read_gates, read_run
+from gluon_optbert.reporting.sections import gates_table, of_rounds
+
+RECORD = {
+    'round': 1,
+    'steps': 40,
+    'stopped': 'settled',
+    'overlaps': [[20, 0.9], [30, 0.97], [40, 0.99]],
+    'units': {'h': 4, 'f': 16},
+    'closed': {'h': 1, 'f': 12},
+    'open': {'h': 2, 'f': 0},
+    'alpha_at_cut': {'h': 0.25, 'f': None},
+    'split_half': {'h': 0.5, 'f': 0.1},
+    'split_half_error': {'h': 0.1, 'f': 0.2},
+}
 
 
-@pytest.fixture
-def run(tmp_path):
-    return write_run(tmp_path / 'pruned')
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    return read_run(write_run(tmp_path_factory.mktemp('run') / 'pruned'), 'pruned')
 
 
-def drawn(figure):
-    return {
-        line.get_label(): list(line.get_ydata())
-        for line in figure.axes[0].lines
-        if not line.get_label().startswith('_')
-    }
+def run_with(path, **changes):
+    """A run whose gates have a record."""
+    write_run(path)
+    (path / 'round-1' / 'gates.json').write_text(json.dumps({**RECORD, **changes}))
+    return read_run(path, 'pruned')
+
+
+def lines(axes):
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label()[0] != '_'}
+
+
+def hollow(axes):
+    return [line for line in axes.lines if str(line.get_markerfacecolor()) == 'white']
 
 
 def test_same_run_gives_the_same_bytes(run, tmp_path):
-    written = [
-        save(draw_losses([read_run(run, 'pruned')]), tmp_path / attempt, 'losses')
-        for attempt in ('first', 'second')
-    ]
-    for first, second in zip(*written):
-        assert first != second and first.read_bytes() == second.read_bytes()
+    first, second = (save(draw_losses([run]), tmp_path / name, 'losses') for name in ('first', 'second'))
+    assert first != second and [one.read_bytes() for one in first] == [one.read_bytes() for one in second]
 
 
 @pytest.mark.parametrize('letter', 'fakv')
 def test_lines_are_the_widths_of_every_round(run, letter):
-    figure = draw_widths(letter, read_run(run, 'pruned').networks())
+    (axes,) = draw_widths(letter, run.networks()).axes
     expected = [[getattr(layer, letter) for layer in network.layers] for network in (BASE, SMALL)]
-    assert list(drawn(figure).values()) == expected
-    assert figure.axes[0].get_ylim()[0] == 0
+    assert list(lines(axes).values()) == expected and axes.get_ylim()[0] == 0
 
 
 def test_paper_lines_are_tables_12_and_7_and_inferred_widths_are_hollow():
-    figure = draw_widths('v', paper_networks())
-    assert drawn(figure) == {
+    (axes,) = draw_widths('v', paper_networks()).axes
+    assert lines(axes) == {
         'BERT-base, 108M': [64] * 12,
         'optBERT-all, 99M': list(load_table(12).column('v')),
         'optBERT-all, 88M': list(load_table(7).column('v')),
     }
-    hollow = [
-        list(zip(line.get_xdata(), line.get_ydata()))
-        for line in figure.axes[0].lines
-        if str(line.get_markerfacecolor()) == 'white'
-    ]
-    assert hollow == [[(1, 54)], []]
+    assert [list(zip(line.get_xdata(), line.get_ydata())) for line in hollow(axes)] == [[(1, 54)], []]
 
 
-def test_gates_are_divided_as_the_selection_says(run):
-    ((number, letters),) = read_gates(read_run(run, 'pruned'))
+def test_histograms_count_every_gate_once_divided_as_the_selection_says(run):
+    gates = read_gates(run)
+    ((number, letters),) = gates
     counts = {letter: tuple(map(len, pair)) for letter, pair in letters.items()}
     assert (number, counts) == (1, {'h': (3, 1), 'a': (3, 1), 'k': (3, 1), 'v': (3, 1), 'f': (12, 4)})
-
-
-def test_bars_of_a_round_count_every_unit_once(run):
-    gates = read_gates(read_run(run, 'pruned'))
-    ((_, letters),) = gates
     figure = draw_alphas(letters, alpha_bins(gates))
     # h is shared by the layers, the others are those of two layers; the last place has the legend
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [4, 4, 4, 4, 16, 0]
 
 
 def test_losses_are_those_after_the_cut_and_after_recovery(run):
-    sizes = [ParameterCost().cost(network) / 1e6 for network in (BASE, SMALL)]
-    recovered, cut, joined = [
-        list(zip(line.get_xdata(), line.get_ydata()))
-        for line in draw_losses([read_run(run, 'pruned')]).axes[0].lines
-    ]
-    assert (
-        recovered == [(sizes[0], 2.0), (sizes[1], 2.5)]
-        and cut == [(sizes[1], 3.0)]
-        and joined == [*cut, recovered[1]]
-    )
-
-
-def test_table_has_every_network_with_its_losses(run):
-    _, _, first, second = loss_table([read_run(run, 'pruned')]).splitlines()
-    size = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
-    assert first.split(' | ')[2:5] == ['100.0%', '', '2.000'] and second.split(' | ')[2:5] == [
-        f'{size:.1%}',
-        '3.000',
-        '2.500',
-    ]
+    base, small = (ParameterCost().cost(network) / 1e6 for network in (BASE, SMALL))
+    drawn = [list(zip(line.get_xdata(), line.get_ydata())) for line in draw_losses([run]).axes[0].lines]
+    assert drawn == [[(base, 2.0), (small, 2.5)], [(small, 3.0)], [(small, 3.0), (small, 2.5)]]
+    _, _, first, second = (row.split(' | ')[2:5] for row in loss_table([run]).splitlines())
+    assert first == ['100.0%', '', '2.000'] and second == [f'{small / base:.1%}', '3.000', '2.500']
 
 
 def test_runs_of_the_same_name_are_told_apart():
@@ -99,3 +100,38 @@ def test_runs_of_the_same_name_are_told_apart():
     assert labels_of([Path('/model')]) == ['model']
     with pytest.raises(ValueError, match='given twice'):
         labels_of([Path('/a'), Path('/a/')])
+
+
+def test_gates_are_drawn_as_the_rounds_recorded_them(tmp_path):
+    figure = draw_gates(run_with(tmp_path / 'run').gate_records())
+    closed, opened, at_cut, correlation = map(lines, figure.axes)
+    h, f = 'h (hidden units)', 'f (filters)'
+    assert (closed[h], closed[f]) == ([0.25], [0.75]) and (opened[h], opened[f]) == ([0.5], [0.0])
+    assert (at_cut[h], at_cut[f]) == ([0.25], []) and (correlation[h], correlation[f]) == ([0.5], [0.1])
+    assert [list(line.get_ydata()) for line in hollow(figure.axes[-1])] == [[0.1]]  # twice its error is 0.4
+    assert 'hollow: no better than chance' in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize('stopped, unsettled', [('settled', 0), ('steps', 1)])
+def test_settling_is_drawn_over_the_steps(tmp_path, stopped, unsettled):
+    (axes,) = draw_settling(run_with(tmp_path / 'run', stopped=stopped).gate_records()).axes
+    assert lines(axes) == {'round 1': [0.9, 0.97, 0.99]} and len(hollow(axes)) == unsettled
+    assert draw_settling(run_with(tmp_path / 'fixed', overlaps=[]).gate_records()) is None
+
+
+def test_page_has_plots_and_numbers_of_the_gates_that_were_trained(tmp_path):
+    recorded = run_with(tmp_path / 'run')
+    cells = gates_table(recorded.gate_records())
+    assert '0.25' in cells and '0.50' in cells and 'below 0.05' in cells
+    assert dict(of_rounds(recorded))['Gates'].count('<img') == 3  # histograms, rounds, settling
+    (recorded.path / 'round-1' / 'alphas.npz').unlink()
+    assert dict(of_rounds(recorded))['Gates'].count('<img') == 2  # rounds, settling
+    write_run(tmp_path / 'untrained', trained=False)
+    assert 'Gates' not in dict(of_rounds(read_run(tmp_path / 'untrained', 'pruned')))
+
+
+@pytest.mark.parametrize('change', [{'units': 3}, {'closed': {}}, {'overlaps': [1]}])
+def test_a_damaged_record_of_gates_is_named(tmp_path, change):
+    run = run_with(tmp_path / 'run', **change)
+    with pytest.raises(ValueError, match='gates.json: '):
+        run.gate_records()
