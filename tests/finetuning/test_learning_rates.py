@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for, without_times
+from helpers.finetuned import LEFT, Interrupted, flags_of, recipe_for, stop_at, values_for, without_times
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.tiny import ROOT, contents
 
@@ -27,27 +28,28 @@ def chosen(model_directory, glue, tmp_path_factory):
     return base, values, finetune_glue(fill(GlueRecipe, values))
 
 
+def weights_of(base):
+    """The content of the weights of both seeds."""
+    return [contents(base / 'run' / seed)['model.params'] for seed in ('seed-1', 'seed-2')]
+
+
 def test_learning_rate_with_the_best_mean_is_kept(chosen, model_directory, glue, tmp_path):
     base, _, result = chosen
-    assert tuple(one.learning_rate for one in result.tried) == RATES
-    means = {
-        one.learning_rate: np.mean([run.scores['dev/spearman'] for run in one.runs]) for one in result.tried
-    }
-    best = max(means, key=means.get)
+    tried = {one.learning_rate: [run.scores['dev/spearman'] for run in one.runs] for one in result.tried}
+    assert tuple(tried) == RATES
+    best = max(tried, key=lambda rate: np.mean(tried[rate]))
     assert best != RATES[0]  # which would be kept among equals
-    assert result.recipe['learning_rate'] == best and result.mean['dev/spearman'] == means[best]
-    alone = finetune_glue(
-        recipe_for(model_directory, glue, tmp_path, task='STS-B', seeds=[1, 2], learning_rate=best)
-    )
-    assert without_times(alone).runs == without_times(result).runs
-    assert sorted(os.listdir(base / 'run')) == LEFT
-    for seed in ('seed-1', 'seed-2'):
-        one, other = (contents(place / 'run' / seed)['model.params'] for place in (base, tmp_path))
-        assert one == other
+    assert result.recipe['learning_rate'] == best and result.mean['dev/spearman'] == np.mean(tried[best])
+    alone = recipe_for(model_directory, glue, tmp_path, task='STS-B', seeds=[1, 2], learning_rate=best)
+    assert without_times(finetune_glue(alone)).runs == without_times(result).runs
+    assert sorted(os.listdir(base / 'run')) == LEFT and weights_of(tmp_path) == weights_of(base)
 
 
-def test_result_says_that_the_learning_rate_was_chosen_on_the_scored_set(chosen):
+def test_result_of_a_regression_says_that_the_learning_rate_was_chosen_on_the_scored_set(chosen):
     base, _, result = chosen
+    assert set(result.mean) == {'dev/spearman', 'dev/pearson'} and result.metric == 'dev/spearman'
+    lines = (base / 'run' / 'seed-1' / 'STS-B.tsv').read_text().splitlines()
+    assert len(lines) == 8 and re.fullmatch(r'6\t-?\d+\.\d{3}', lines[-1])
     content = (base / 'run' / 'result.json').read_bytes()
     assert FineTuningResult.read(base / 'run' / 'result.json') == result and content == result.to_json()
     said = json.loads(content)['learning_rates']
@@ -80,10 +82,7 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
     again = finetune_glue(fill(GlueRecipe, values))
     assert without_times(again).runs == without_times(result).runs
     assert [one.learning_rate for one in again.tried] == list(RATES)
-    for seed in ('seed-1', 'seed-2'):
-        one, other = (contents(place / 'run' / seed)['model.params'] for place in (base, tmp_path))
-        assert one == other
-    assert sorted(os.listdir(tmp_path)) == ['run']
+    assert weights_of(tmp_path) == weights_of(base) and sorted(os.listdir(tmp_path)) == ['run']
 
 
 def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, tmp_path, monkeypatch):
@@ -115,8 +114,7 @@ def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, t
 def test_two_workers_choose_the_learning_rate_as_one(chosen, tmp_path):
     """Kept whole: both see the same files at every turn."""
     values = {**chosen[1], 'output': str(tmp_path / 'run'), 'seeds': '1', 'learning_rates': '0.001,0.01'}
-    flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
-    done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags)
+    done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags_of(values))
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path / 'run')) == LEFT[:-1]
     assert len(FineTuningResult.read(tmp_path / 'run' / 'result.json').tried) == 2

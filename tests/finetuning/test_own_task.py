@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.finetuned import recipe_for, sentences, values_for
 from helpers.tiny import ROOT
@@ -28,30 +29,32 @@ def own_task(directory, **change):
     return str(path)
 
 
-def test_no_submission_may_be_called_as_a_file_of_the_model_directory(
+def prepared(recipe):
+    return prepare_glue(recipe, read_model(recipe.model), workers=Workers())
+
+
+def test_submissions_have_the_names_of_the_task_but_none_of_a_model_directory(
     finished, model_directory, glue, tmp_path
 ):
+    def exercise(*names):
+        task = own_task(tmp_path, test=dict.fromkeys(names, 'SST-2/test.tsv'))
+        return prepared(recipe_for(model_directory, glue, tmp_path, task=task))
+
     names = {file.name for file in (finished[0] / 'run' / 'seed-1').iterdir()} - {'SST-2.tsv'}
     for name in sorted(names | {ORIGIN, TRIM, 'README.md'}):
-        task = own_task(tmp_path, test={'fine.tsv': 'SST-2/test.tsv', name: 'SST-2/test.tsv'})
         with pytest.raises(ValueError, match=f'Own: a submission cannot be called {name}, as a file of a'):
-            finetune_glue(recipe_for(model_directory, glue, tmp_path, task=task))
-    assert [path.name for path in tmp_path.iterdir()] == ['own.json']
-
-
-def test_submissions_of_several_names_are_left_beside_the_model(model_directory, glue, tmp_path):
-    task = own_task(tmp_path, test={'own.tsv': 'SST-2/test.tsv', 'Own.tsv': 'SST-2/test.tsv'})
-    finetune_glue(recipe_for(model_directory, glue, tmp_path, task=task, epochs=1))
-    one, other = ((tmp_path / 'run' / 'seed-1' / name).read_bytes() for name in ('own.tsv', 'Own.tsv'))
-    assert one == other and read_model(tmp_path / 'run' / 'seed-1').head.task == 'Own'
+            exercise('fine.tsv', name)
+    several = exercise('own.tsv', 'Own.tsv')
+    files = several.files({name: np.eye(7, 2) for name in several.test})
+    assert set(files) == {'own.tsv', 'Own.tsv'} and len(set(files.values())) == 1
+    assert several.head.task == 'Own'
 
 
 def test_training_set_of_one_label_is_remarked(model_directory, glue, tmp_path, caplog):
     (tmp_path / 'train.tsv').write_text('sentence\tlabel\na\t1\nb\t1\nc\t0\n')
     task = own_task(tmp_path, train=str(tmp_path / 'train.tsv'))
     for limit, remarks in ((None, 0), (2, 1)):
-        recipe = recipe_for(model_directory, glue, tmp_path, task=task, limit=limit)
-        prepare_glue(recipe, read_model(model_directory), workers=Workers())
+        prepared(recipe_for(model_directory, glue, tmp_path, task=task, limit=limit))
         assert sum('nothing to tell apart' in line for line in caplog.messages) == remarks
 
 
@@ -86,19 +89,25 @@ def own_recipe(model, data, base, **more):
 )
 def test_table_of_texts_and_labels_is_a_task(model_directory, tmp_path, file, names, stated):
     tables(tmp_path / 'data', names)
-    result = finetune_glue(own_recipe(model_directory, tmp_path / 'data' / file, tmp_path, **stated))
-    head = read_model(tmp_path / 'run' / 'seed-1').head
-    assert (head, head.columns) == (Head('classification', ('bad', 'good')), names)
+    exercise = prepared(own_recipe(model_directory, tmp_path / 'data' / file, tmp_path, **stated))
+    assert (exercise.head, exercise.head.columns) == (Head('classification', ('bad', 'good')), names)
     counts = {'train': 41, 'dev': 19, 'predictions.tsv': 19} if file == 'split' else {'train': 54, 'dev': 6}
-    assert result.samples == counts and result.task == Path(file).stem
-    assert file == 'split' or result.mean['dev/accuracy'] > result.majority['dev/accuracy']
-    assert (tmp_path / 'run' / 'seed-1' / 'predictions.tsv').is_file() == (file == 'split')
+    assert exercise.samples == counts and exercise.name == Path(file).stem
 
 
-def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
+def test_task_file_needs_what_cannot_be_guessed(model_directory, tmp_path):
+    path = tmp_path / 'own.json'
+    path.write_text(json.dumps({'fields': ['text'], 'label': 'label', 'train': 'reviews.csv'}))
+    exercise = prepared(recipe_for(model_directory, tables(tmp_path / 'data'), tmp_path, task=str(path)))
+    assert exercise.head == Head('classification', ('bad', 'good'), 'own')
+    assert exercise.samples == {'train': 54, 'dev': 6}
+
+
+def test_own_labels_are_learnt_go_on_in_pruning_and_have_names(model_directory, tmp_path):
     data = tables(tmp_path / 'data') / 'reviews.csv'
     named = {'labels': 'negative=bad,positive=good'}
-    finetune_glue(own_recipe(model_directory, data, tmp_path, **named))
+    result = finetune_glue(own_recipe(model_directory, data, tmp_path, **named))
+    assert result.mean['dev/accuracy'] > result.majority['dev/accuracy']
     tuned = tmp_path / 'run' / 'seed-1'
     settings = {'steps': 2, 'alpha_steps': 2, 'log_every': 1, 'batch_size': 8, 'target': 0.8}
     for model, output in ((tuned, 'pruned'), (tmp_path / 'pruned' / 'round-1' / 'model', 'again')):
@@ -116,18 +125,15 @@ def test_own_labels_go_on_in_pruning_and_have_names(model_directory, tmp_path):
     [
         ('text;label\na, b;1\n', {}, 'semicolons found, commas expected'),
         ('a b,bad\nb c,good\na,bad\n', {}, 'so it is a row and no header'),
-        ('a b,0.5\nb c,1.5\na,2.5\n', {}, 'so it is a row and no header'),
         ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
-        ('text,label\na,1\nb,0\n', {'labels': '0,1'}, '--labels is name=label for each of the labels 0, 1'),
         ('text,label\na,1\nb,0\n', {'text': 'a,b,c'}, 'must be one column or two'),
     ],
 )
 def test_table_that_says_too_little_is_refused(model_directory, tmp_path, content, more, says):
     (tmp_path / 'own.csv').write_text(content)
     with pytest.raises(ValueError, match=says):
-        values = {**values_for(model_directory, tmp_path / 'own.csv', tmp_path), 'task': None, **more}
-        finetune_glue(fill(GlueRecipe, values))
+        prepared(own_recipe(model_directory, tmp_path / 'own.csv', tmp_path, **more))
 
 
 def test_directory_without_one_training_file_is_refused(model_directory, tmp_path):
@@ -135,17 +141,4 @@ def test_directory_without_one_training_file_is_refused(model_directory, tmp_pat
         for name in names:
             (tmp_path / name).write_text('text,label\n')
         with pytest.raises(ValueError, match=f'wanted one file train.csv, .tsv or .jsonl, found {found}'):
-            finetune_glue(own_recipe(model_directory, tmp_path, tmp_path))
-
-
-def test_task_file_needs_what_cannot_be_guessed(model_directory, tmp_path):
-    tables(tmp_path / 'data')
-    path = tmp_path / 'own.json'
-    path.write_text(json.dumps({'fields': ['text'], 'label': 'label', 'train': 'reviews.csv'}))
-    recipe = recipe_for(model_directory, tmp_path / 'data', tmp_path, task=str(path))
-    result = finetune_glue(recipe)
-    head = read_model(tmp_path / 'run' / 'seed-1').head
-    assert head == Head('classification', ('bad', 'good'), 'own') and result.samples == {
-        'train': 54,
-        'dev': 6,
-    }
+            prepared(own_recipe(model_directory, tmp_path, tmp_path))

@@ -28,14 +28,17 @@ def test_result_says_where_it_comes_from(finished, glue):
     assert result.majority == {'dev/accuracy': pytest.approx(majority)}
 
 
-def test_result_says_which_instances_were_right(finished):
+def test_file_says_which_instances_were_right_and_may_be_of_another_version(finished):
     result = finished[1]
     for run in result.runs:
         assert set(run.right) == {'dev'} and set(run.right['dev']) <= {'0', '1'}
         assert 100 * run.right['dev'].count('1') / 13 == pytest.approx(run.scores['dev/accuracy'])
         assert len(run.right['dev']) == 13
-    assert FineTuningResult.read(finished[0] / 'run' / 'result.json').runs == result.runs
-    values = result.to_dict()
+    content = (finished[0] / 'run' / 'result.json').read_bytes()
+    values = json.loads(content)
+    assert content == result.to_json() and values['unit'] == 'percent' and values['seeds'] == [1, 2]
+    with_more = FineTuningResult.from_dict({**values, 'of a later version': 3}, source='run.json')
+    assert with_more.to_dict() == {**values, 'of a later version': 3}
     del values['runs'][0]['right'], values['runs'][1]['right']
     old = FineTuningResult.from_dict(values, source='an earlier file')
     assert [run.right for run in old.runs] == [None, None] and old.to_dict() == values
@@ -64,19 +67,7 @@ def test_recorded_result_is_written_again_as_it_was(path):
     assert FineTuningResult.read(path).to_json().decode() == recorded  # a field of an earlier version
 
 
-def test_result_is_what_its_files_hold(finished):
-    base, result = finished
-    content = (base / 'run' / 'result.json').read_bytes()
-    assert content == result.to_json()
-    values = json.loads(content)
-    assert values['unit'] == 'percent' and values['seeds'] == [1, 2]
-    with_more = FineTuningResult.from_dict({**values, 'of a later version': 3}, source='run.json')
-    assert with_more.to_dict() == {**values, 'of a later version': 3}
-
-
-@pytest.mark.parametrize(
-    'change', [{'format': 'other'}, {'runs': 3}, {'runs': [{'seed': 1}]}, {'runs': None}, {'samples': None}]
-)
+@pytest.mark.parametrize('change', [{'format': 'other'}, {'runs': [{'seed': 1}]}, {'samples': None}])
 def test_file_that_is_no_result_is_refused_by_name(finished, change):
     values = {name: value for name, value in {**finished[1].to_dict(), **change}.items() if value is not None}
     for wrong in (values, [values], None):

@@ -5,13 +5,23 @@ import json
 
 import numpy as np
 import pytest
-from helpers.finetuned import Interrupted, recipe_for, squad_recipe, stop_at, without_times, write_questions
+from helpers.finetuned import (
+    Interrupted,
+    flags_of,
+    recipe_for,
+    squad_recipe,
+    stop_at,
+    values_for,
+    without_times,
+    write_questions,
+)
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import with_more_tokens
 from helpers.tiny import contents, random_parameters
 
 from gluon_optbert.finetuning.distillation import TaughtFineTuning, match_of
 from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
+from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError
 
@@ -36,7 +46,6 @@ def losses_of(output, seed=1):
 @pytest.mark.parametrize(
     'weights, parts',
     [
-        ('', {'loss', 'scores', 'states'}),
         ('states=0', {'loss', 'scores'}),
         ('labels=0,scores=0,states=0,last=1', {'loss', 'last'}),
         ('embeddings=1,cosines=1,relations=1', {'loss', 'scores', 'states', 'embeddings'}),
@@ -78,18 +87,15 @@ def test_a_teacher_that_cannot_teach_is_refused_before_the_first_step(
         assert not (tmp_path / 'run').exists()
 
     saved = read_model(teacher)
-    other = with_more_tokens(saved, ['zz'])
-    write_model(tmp_path / 'words', other)
-    named = dataclasses.replace(saved, head=dataclasses.replace(saved.head, labels=('bad', 'good'), names=()))
-    write_model(tmp_path / 'labels', named)
+    labels = dataclasses.replace(saved.head, labels=('bad', 'good'), names=())
+    widths = dataclasses.replace(saved.architecture, h=saved.architecture.h + 2)
+    wide = {'architecture': widths, 'parameters': random_parameters(widths, 3, head=saved.head)}
+    write_model(tmp_path / 'words', with_more_tokens(saved, ['zz']))
+    write_model(tmp_path / 'labels', dataclasses.replace(saved, head=labels))
+    write_model(tmp_path / 'wide', dataclasses.replace(saved, **wide))
     refused('differ in their vocabularies', tmp_path / 'words')
     refused('the teacher was trained for SST-2 with the labels bad, good', tmp_path / 'labels')
-    refused('the teacher was trained for pretraining', model_directory)
     refused('nowhere', tmp_path / 'nowhere', FileNotFoundError)
-    widths = dataclasses.replace(saved.architecture, h=saved.architecture.h + 2)
-    parameters = random_parameters(widths, 3, head=saved.head)
-    wide = dataclasses.replace(saved, architecture=widths, parameters=parameters)
-    write_model(tmp_path / 'wide', wide)
     refused('give --teacher-weights states=0,last=0,cosines=0', tmp_path / 'wide', model=model_directory)
     refused('goes with --teacher', error=RecipeError, teacher=None, teacher_weights='states=0')
 
@@ -124,12 +130,11 @@ def test_a_run_with_a_teacher_resumes_to_the_same_bits(teacher, pruned, glue, tm
 @needs_horovod
 def test_two_workers_learn_from_a_teacher_as_one_does(teacher, pruned, glue, tmp_path):
     more = {'teacher': str(teacher), 'epochs': 1, 'learning_rate': 1e-3, **EXACT}
-    finetune_glue(recipe_for(pruned, glue, tmp_path / 'one', **more))
-    values = {**dict(task='SST-2', max_length=16, batch_size=8), **more}
-    words = [word for name, value in values.items() for word in (f'--{name.replace("_", "-")}', value)]
-    words += ['--model', pruned, '--data', glue, '--output', tmp_path / 'two']
-    done = horovodrun('finetune/run_glue.py', *words)
+    one = finetune_glue(recipe_for(pruned, glue, tmp_path / 'one', **more))
+    flags = flags_of(values_for(pruned, glue, tmp_path / 'two', **more))
+    done = horovodrun('finetune/run_glue.py', *flags)
     assert done.returncode == 0, done.stderr
-    places = tmp_path / 'one' / 'run', tmp_path / 'two'
-    one, two = (read_model(place / 'seed-1').parameters for place in places)
-    assert max(np.abs(one[name] - two[name]).max() for name in one) < 1e-4
+    two = FineTuningResult.read(tmp_path / 'two' / 'run' / 'result.json')
+    assert two.origin['workers'] == 2 and two.mean == pytest.approx(one.mean)
+    found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
+    assert max(np.abs(found[name] - wanted[name]).max() for name in wanted) < 1e-4

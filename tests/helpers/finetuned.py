@@ -83,6 +83,11 @@ def values_for(model, data, base, **more):
     }
 
 
+def flags_of(values):
+    """The words of a command line with these values."""
+    return [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
+
+
 def recipe_for(*args, **more):
     return fill(GlueRecipe, values_for(*args, **more))
 
@@ -107,12 +112,9 @@ def write_questions(directory):
 
 
 def squad_recipe(model, base, **more):
-    values = {
-        name: value
-        for name, value in values_for(model, base / 'squad', base, **more).items()
-        if name != 'task'
-    }
-    return fill(SquadRecipe, {'stride': 4, 'max_question': 3, **values})
+    values = {'stride': 4, 'max_question': 3, **values_for(model, base / 'squad', base), **more}
+    del values['task']
+    return fill(SquadRecipe, values)
 
 
 def without_times(result):
