@@ -50,8 +50,7 @@ def drawn(shape, seed=0):
     return np.random.RandomState(seed).standard_normal(shape) + 3
 
 
-def sample(**options):
-    return sample_of_texts(TEXTS, vocabulary(), length=LENGTH, **options)
+SAMPLE = sample_of_texts(TEXTS, vocabulary(), length=LENGTH)
 
 
 @given(st.integers(0, 1000), st.integers(2, 30), st.integers(1, 6), st.integers(1, 6), st.integers(1, 40))
@@ -62,13 +61,10 @@ def test_minibatches_add_up_to_the_definition(seed, count, p, q, size):
 
 
 def test_every_state_is_compared_with_every_other():
-    first, second = (
-        [drawn((50, width), width) for width in (2, 5)],
-        [drawn((50, width), 10 + width) for width in (3, 1, 4)],
-    )
-    np.testing.assert_allclose(
-        cka(first, second), [[by_definition(x, y) for y in second] for x in first], rtol=1e-8
-    )
+    first = [drawn((50, width), width) for width in (2, 5)]
+    second = [drawn((50, width), 10 + width) for width in (3, 1, 4)]
+    wanted = [[by_definition(x, y) for y in second] for x in first]
+    np.testing.assert_allclose(cka(first, second), wanted, rtol=1e-8)
 
 
 def test_similarity_survives_rotation_scale_and_shift_and_nothing_else():
@@ -109,30 +105,22 @@ def test_similarity_of_nothing_is_refused():
         result.add([drawn((5, 2))], [drawn((5, 3))] * 2)
 
 
-def test_network_is_like_itself():
-    one = network_of(saved_model(UNEVEN))
-    result = compare(one, one, sample())
-    assert result.attention.shape == (3, 3) and result.layers.shape == (4, 4)
-    assert np.diag(result.attention) == pytest.approx(1) and np.diag(result.layers) == pytest.approx(1)
-    assert result.tokens == sum(map(len, sample().ids))
-    other = compare(one, random_network(network(h=5), 3), sample())  # of another width and depth
-    assert other.attention.shape == (3, 2) and ((other.layers > 0) & (other.layers < 0.8)).all()
-
-
-def test_network_of_other_hidden_order_is_the_same():
+def test_network_is_like_itself_in_any_order_of_its_units():
     """Permuting the units of h is a rotation of every state that the network itself can undergo."""
-    saved = saved_model(UNEVEN)
+    saved, one = saved_model(UNEVEN), network_of(saved_model(UNEVEN))
     order, parameters = np.random.RandomState(0).permutation(UNEVEN.h), dict(saved.parameters)
     for name, spec in parameter_table(UNEVEN).items():
         for side, axis in enumerate(spec.axes):
             if axis == ('h',):
                 parameters[name] = parameters[name].take(order, axis=side)
-    result = compare(
-        network_of(saved), network_of(dataclasses.replace(saved, parameters=parameters)), sample()
-    )
-    assert np.diag(result.attention) == pytest.approx(1, abs=1e-5) and np.diag(
-        result.layers
-    ) == pytest.approx(1, abs=1e-5)
+    for same in (one, network_of(dataclasses.replace(saved, parameters=parameters))):
+        result = compare(one, same, SAMPLE)
+        assert result.attention.shape == (3, 3) and result.layers.shape == (4, 4)
+        for similarity in (result.attention, result.layers):
+            assert np.diag(similarity) == pytest.approx(1, abs=1e-5)
+    assert result.tokens == sum(map(len, SAMPLE.ids))
+    other = compare(one, random_network(network(h=5), 3), SAMPLE)  # of another width and depth
+    assert other.attention.shape == (3, 2) and ((other.layers > 0) & (other.layers < 0.8)).all()
 
 
 def test_states_do_not_depend_on_the_batch():
@@ -140,7 +128,7 @@ def test_states_do_not_depend_on_the_batch():
     for size in (1, 5):
         rows = {
             number: state[:valid]
-            for batch in sorted_batches(sample().features, size)
+            for batch in sorted_batches(SAMPLE.features, size)
             for number, valid, state in zip(
                 batch.rows, batch.valid_length.astype(int), residuals(one, batch)[-1]
             )
@@ -151,20 +139,12 @@ def test_states_do_not_depend_on_the_batch():
 
 
 def test_gates_are_folded_and_heads_do_not_matter():
-    gated = saved_model(alphas=random_alphas(network()))
-    task = Head('question_answering')
+    gated, head = saved_model(alphas=random_alphas(network())), Head('question_answering')
     folded = without_gates(gated)
-    parameters = {**folded.parameters, **read_parameters(build(folded.architecture, head=task))}
-    tuned = SavedModel(
-        folded.architecture,
-        {
-            name: folded.parameters.get(name, parameters[name])
-            for name in network_shapes(folded.architecture, task)
-        },
-        vocabulary(),
-        head=task,
-    )
-    result = compare(network_of(gated), network_of(tuned), sample())
+    parameters = {**read_parameters(build(folded.architecture, head=head)), **folded.parameters}
+    parameters = {name: parameters[name] for name in network_shapes(folded.architecture, head)}
+    tuned = SavedModel(folded.architecture, parameters, vocabulary(), head=head)
+    result = compare(network_of(gated), network_of(tuned), SAMPLE)
     assert np.diag(result.layers) == pytest.approx(1)
 
 
@@ -202,35 +182,23 @@ def write_instance(directory, text, shown):
 
 
 @pytest.mark.parametrize(
-    'text, shown, words',
+    'text, shown, length, words',
     [
-        ('[CLS] a ##b c d [SEP]', '[CLS] a ##b c d [SEP]', {1: 'ab', 3: 'c', 4: 'd'}),
-        ('[CLS] a ##b c ##x ##b d [SEP]', '[CLS] a ##b c [MASK] ##b d [SEP]', {1: 'ab', 6: 'd'}),
-        ('[CLS] a ##b c x ##b d [SEP]', '[CLS] a ##b c [MASK] ##b d [SEP]', {1: 'ab', 3: 'c', 6: 'd'}),
-        ('[CLS] a c ##x d [SEP]', '[CLS] a c [MASK] d [SEP]', {1: 'a', 4: 'd'}),
-        ('[CLS] a c ##x d [SEP]', '[CLS] a c ##y d [SEP]', {1: 'a', 4: 'd'}),
-        ('[CLS] a c x d [SEP]', '[CLS] a c ##y d [SEP]', {1: 'a', 2: 'c', 4: 'd'}),
-        (
-            '[CLS] ##b a [UNK] d [SEP] ##b c [SEP]',
-            '[CLS] ##b a [UNK] d [SEP] ##b c [SEP]',
-            {2: 'a', 4: 'd', 7: 'c'},
-        ),
+        ('[CLS] a ##b c ##x ##b d [SEP]', '[CLS] a ##b c [MASK] ##b d [SEP]', 9, {1: 'ab', 6: 'd'}),
+        ('[CLS] a ##b c x ##b d [SEP]', '[CLS] a ##b c [MASK] ##b d [SEP]', 9, {1: 'ab', 3: 'c', 6: 'd'}),
+        ('[CLS] a c ##x d [SEP]', '[CLS] a c [MASK] d [SEP]', 9, {1: 'a', 4: 'd'}),
+        ('[CLS] a c ##x d [SEP]', '[CLS] a c ##y d [SEP]', 9, {1: 'a', 4: 'd'}),
+        ('[CLS] a c x d [SEP]', '[CLS] a c ##y d [SEP]', 9, {1: 'a', 2: 'c', 4: 'd'}),
+        ('[CLS] ##b a [UNK] d [SEP] ##b c [SEP]', None, 9, {2: 'a', 4: 'd', 7: 'c'}),
+        ('[CLS] a b ##c ##d e [SEP]', None, 4, {1: 'a'}),
+        ('[CLS] a b ##c ##d e [SEP]', None, 5, {1: 'a', 2: 'bcd'}),
     ],
 )
-def test_word_of_shards_with_a_hidden_piece_is_left_out(tmp_path, text, shown, words):
-    directory = write_instance(tmp_path / 'shards', text, shown)
-    result = read_sample(directory, PIECES, limit=1)
-    assert [PIECES.idx_to_token[number] for number in result.ids[0]] == shown.split()
-    assert dict(result.words[0]) == words
-
-
-@pytest.mark.parametrize(
-    'length, words', [(4, {1: 'a'}), (5, {1: 'a', 2: 'bcd'}), (6, {1: 'a', 2: 'bcd', 5: 'e'})]
-)
-def test_word_of_shards_that_the_length_cuts_is_left_out(tmp_path, length, words):
-    text = '[CLS] a b ##c ##d e [SEP]'
-    result = read_sample(write_instance(tmp_path / 'shards', text, text), PIECES, limit=1, length=length)
-    assert len(result.ids[0]) == length and dict(result.words[0]) == words
+def test_word_of_shards_that_is_hidden_or_cut_in_part_is_left_out(tmp_path, text, shown, length, words):
+    directory = write_instance(tmp_path / 'shards', text, shown or text)
+    result = read_sample(directory, PIECES, limit=1, length=length)
+    tokens = [PIECES.idx_to_token[number] for number in result.ids[0]]
+    assert tokens == (shown or text).split()[:length] and dict(result.words[0]) == words
 
 
 def test_labelled_file_has_sentences_and_labels(tmp_path):
@@ -239,11 +207,8 @@ def test_labelled_file_has_sentences_and_labels(tmp_path):
     assert result.labels == ('yes', 'no') and [len(ids) for ids in result.ids] == [4, 3]  # 'ab' is unknown
     (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
     result = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
-    assert (
-        len(result.labels) == 1
-        and result.features.seconds.tolist() == [3]
-        and result.features.lengths.tolist() == [5]
-    )
+    assert len(result.labels) == 1
+    assert (result.features.seconds.tolist(), result.features.lengths.tolist()) == ([3], [5])
 
 
 @pytest.mark.parametrize(
