@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -27,10 +28,9 @@ from .networks import (
     Round,
     Run,
     by_quantity,
-    loss_table,
     paper_networks,
     read_gates,
-    score_table,
+    size_table,
     value_of,
 )
 
@@ -118,11 +118,8 @@ def draw_widths(letter: str, networks: Sequence[Network], title: str = '') -> Fi
     axes.set_xlim(0.5, max(1, deepest) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    handles, names = axes.get_legend_handles_labels()
-    if any(column == letter for network in networks for _, column in network.inferred):
-        handles.append(_hollow())
-        names.append('hollow: inferred')
-    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    inferred = any(column == letter for network in networks for _, column in network.inferred)
+    figure.legend(*_legend(axes, 'inferred' if inferred else ''), loc='outside lower center', ncol=2)
     return figure
 
 
@@ -153,9 +150,13 @@ def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, coun
     )
 
 
-def _hollow() -> Line2D:
-    """A hollow mark for a legend."""
-    return Line2D([], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white')
+def _legend(axes: Axes, hollow: str) -> tuple[list[Any], list[str]]:
+    """The handles and names of a legend; if a hollow mark means something, with that."""
+    handles, names = axes.get_legend_handles_labels()
+    if hollow:
+        handles.append(Line2D([], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white'))
+        names.append(f'hollow: {hollow}')
+    return handles, names
 
 
 def draw_alphas(letters: Letters, edges: np.ndarray) -> Figure:
@@ -223,10 +224,8 @@ def draw_losses(runs: Sequence[Run], title: str = '') -> Figure | None:
         xlabel='parameters of embeddings and encoder (millions)',
         ylabel=quantity if of_task else f'MLM loss on held-out text{counted}\n(nats per masked token)',
     )
-    handles, names = axes.get_legend_handles_labels()
-    handles.append(_hollow())
-    names.append(f'hollow: after the cut, before {"repairs and training" if of_task else "recovery"}')
-    axes.legend(handles, names, loc='upper center', bbox_to_anchor=(0.5, -0.17), ncol=1)
+    hollow = f'after the cut, before {"repairs and training" if of_task else "recovery"}'
+    axes.legend(*_legend(axes, hollow), loc='upper center', bbox_to_anchor=(0.5, -0.17), ncol=1)
     return figure
 
 
@@ -283,8 +282,7 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> tuple[list[Path],
                 left_out.append('no loss against size: no network of these runs was evaluated')
                 continue
             written += save(drawing, output, name)
-            rows = loss_table(group) if group[0].metric is None else score_table(group)
-            write_file(output / f'{name}.md', rows.encode())
+            write_file(output / f'{name}.md', size_table(group).encode())
     return written, left_out
 
 
@@ -304,21 +302,15 @@ def draw_gates(records: Sequence[GateRecord]) -> Figure:
 
     A hollow mark is a correlation that is no better than chance allows.
     """
-    panels: Sequence[tuple[str, Callable[[GateRecord, str], float | None]]] = (
-        (
-            f'share of the gates\nbelow {CLOSED}',
-            lambda one, letter: one.closed[letter] / max(1, one.units[letter]),
-        ),
-        (
-            f'share of the gates\nabove {OPEN}',
-            lambda one, letter: one.open[letter] / max(1, one.units[letter]),
-        ),
-        ('largest $\\alpha$\nthat went', lambda one, key: one.alpha_at_cut[key]),
-        ('split-half\ncorrelation', lambda one, key: one.split_half[key]),
-    )
+    panels: dict[str, Callable[[GateRecord, str], float | None]] = {
+        f'share of the gates\nbelow {CLOSED}': lambda one, key: one.closed[key] / max(1, one.units[key]),
+        f'share of the gates\nabove {OPEN}': lambda one, key: one.open[key] / max(1, one.units[key]),
+        'largest $\\alpha$\nthat went': lambda one, key: one.alpha_at_cut[key],
+        'split-half\ncorrelation': lambda one, key: one.split_half[key],
+    }
     figure = Figure(figsize=(NARROW, 8.2))
     grid = figure.subplots(len(panels), 1, sharex=True)
-    for axes, (title, value) in zip(grid, panels):
+    for axes, (title, value) in zip(grid, panels.items()):
         for place, letter in enumerate(LETTERS):
             _draw_width(axes, records, letter, value, place, hollow=axes is grid[-1])
         axes.set_ylabel(title)
@@ -330,11 +322,8 @@ def draw_gates(records: Sequence[GateRecord]) -> Figure:
     grid[-1].set_xticks(numbers)
     grid[-1].set_xlim(min(numbers) - 0.5, max(numbers) + 0.5)
     grid[-1].set_xlabel('round')
-    handles, names = grid[0].get_legend_handles_labels()
-    if any(record.noise() for record in records):
-        handles.append(_hollow())
-        names.append('hollow: no better than chance')
-    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    hollow = 'no better than chance' if any(record.noise() for record in records) else ''
+    figure.legend(*_legend(grid[0], hollow), loc='outside lower center', ncol=2)
     return figure
 
 
@@ -381,9 +370,6 @@ def draw_settling(records: Sequence[GateRecord]) -> Figure | None:
     axes.set_ylim(top=1.005)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    handles, names = axes.get_legend_handles_labels()
-    if any(record.stopped != 'settled' for record in followed):
-        handles.append(_hollow())
-        names.append('hollow: not settled')
-    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    hollow = 'not settled' if any(record.stopped != 'settled' for record in followed) else ''
+    figure.legend(*_legend(axes, hollow), loc='outside lower center', ncol=2)
     return figure

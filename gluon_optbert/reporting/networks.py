@@ -24,6 +24,7 @@ from ..runs.recipe import load_yaml
 
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
 WEIGHTS = 'model.params'  # of a model directory
+MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')  # of pre-training, in tables
 # Of the recipe of a pruning run: the method, and what has to be equal for networks to be compared.
 ALIKE = (
     *('shards', 'data', 'labels', 'limit', 'max_length', 'evaluation_limit', 'alpha_steps', 'steps'),
@@ -48,12 +49,7 @@ def in_millions(parameters: float) -> str:
 
 def labels_of(paths: Sequence[Path]) -> list[str]:
     """The last part of every path, and as many parts before it as tell the paths apart and name the run of a
-    network.
-
-    Raises
-    ------
-    ValueError
-        If two are the same directory.
+    network; ValueError if two are the same directory.
     """
     parts = [path.resolve().parts[1:] or ('run',) for path in paths]
     if len(set(parts)) < len(parts):
@@ -169,52 +165,38 @@ def read_run(path: Path, label: str) -> Run:
     FileNotFoundError, ValueError
         If it is not there, not finished, or its rounds are not what pruning writes.
     """
-    rounds = read_rounds(path)
-    recipe = path / 'recipe.yaml'
-    values = load_yaml(read_small(recipe), source=str(recipe)) if recipe.is_file() else None
-    made = {name: values[name] for name in ALIKE if name in values} if isinstance(values, dict) else {}
-    run = Run(path, label, rounds, made=made)
-    return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))
+    rounds, recipe = read_rounds(path), path / 'recipe.yaml'
+    found = load_yaml(read_small(recipe), source=str(recipe)) if recipe.is_file() else None
+    values = found if isinstance(found, dict) else {}
+    run = Run(path, label, rounds, made={name: values[name] for name in ALIKE if name in values})
+    return run if run.metric is None else dataclasses.replace(run, task=_task_of(path, values))
 
 
-def _task_of(path: Path) -> str:
+def _task_of(path: Path, recipe: Mapping[str, Any]) -> str:
     """The task that a run names: in the head of a network, or in its recipe."""
-    recipe = path / 'recipe.yaml'
-    sources = [read_json(file) for file in sorted(path.glob('round-*/model/head.json'))]
-    sources += [load_yaml(read_small(recipe), source=str(recipe))] if recipe.is_file() else []
-    for values in sources:
+    heads = (read_json(file) for file in sorted(path.glob('round-*/model/head.json')))
+    for values in (*heads, recipe):
         task = values.get('task') if isinstance(values, dict) else None
         if isinstance(task, str):
             return Path(task).stem if task.endswith('.json') else task
     return ''
 
 
-def score_table(runs: Sequence[Run]) -> str:
-    """The networks of runs of one task by size, with their scores in percent, as Markdown."""
+def size_table(runs: Sequence[Run]) -> str:
+    """The networks of comparable runs by size, as Markdown: with their held-out losses, or their scores on a
+    task in percent.
+    """
+    head, digits, names = ['MLM loss after the cut', 'recovered', 'MLM accuracy', 'NSP accuracy'], 3, MEASURED
+    if runs[0].metric is not None:
+        head, digits, names = [f'{runs[0].quantity} after the cut', 'at the end'], 2, ('value',)
     rows = []
     for run in runs:
         for row in run.rounds:
+            measured = [value_of(row.after_cut), *(getattr(row.recovered, name, None) for name in names)]
+            texts = ['' if one is None else f'{one:.{digits}f}' for one in measured]
             share = row.parameters / run.rounds[0].parameters
-            values = map(value_of, (row.after_cut, row.recovered))
-            texts = ['' if value is None else f'{value:.2f}' for value in values]
             rows.append((run.label, in_millions(row.parameters), f'{share:.1%}', *texts))
-    header = ['run', 'parameters', 'of the first', f'{runs[0].quantity} after the cut', 'at the end']
-    return markdown_table(header, rows) + '\n'
-
-
-def loss_table(runs: Sequence[Run]) -> str:
-    """The networks of every run by size, with their held-out losses, as Markdown."""
-    rows = []
-    for run in runs:
-        for row in run.rounds:
-            share = row.parameters / run.rounds[0].parameters
-            measured = [
-                getattr(row.recovered, name, None) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
-            ]
-            cells = ['' if one is None else f'{one:.3f}' for one in (value_of(row.after_cut), *measured)]
-            rows.append((run.label, in_millions(row.parameters), f'{share:.1%}', *cells))
-    header = ['run', 'parameters', 'of the first', 'MLM loss after the cut', 'recovered']
-    return markdown_table([*header, 'MLM accuracy', 'NSP accuracy'], rows) + '\n'
+    return markdown_table(['run', 'parameters', 'of the first', *head], rows) + '\n'
 
 
 # Gates
@@ -434,17 +416,9 @@ def with_model(networks: Sequence[Measured], model: Measured) -> list[Measured]:
 
 # Of the recipe of fine-tuning, what does not say how a network was fine-tuned.
 _INCIDENTAL = {
-    'output',
-    'model',
-    'data',
-    'results',
-    'resume',
-    'seeds',
-    'task',
-    'version',
-    'evaluation_tokens',
+    *('output', 'model', 'data', 'results', 'resume', 'seeds', 'task', 'version', 'evaluation_tokens'),
+    *('log_every', 'checkpoint_every', 'keep', 'accumulate', 'compression'),
 }
-_INCIDENTAL |= {'log_every', 'checkpoint_every', 'keep', 'accumulate', 'compression'}
 
 
 def _made(result: Mapping[str, Any]) -> dict[str, Any]:

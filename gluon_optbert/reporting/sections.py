@@ -34,7 +34,7 @@ from .figures import (
     drawn,
     title_by_size,
 )
-from .networks import Run, by_quantity, read_gates, read_json, read_run, value_of
+from .networks import MEASURED, Run, by_quantity, read_gates, read_json, read_run, value_of
 from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
 TIMES = 'times.json'  # of a run that pruned for a task
@@ -54,7 +54,6 @@ _ROUNDS = (
     'MLM accuracy',
     'NSP accuracy',
 )
-_MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
 _LOSSES = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
 _SCORES = (
@@ -291,7 +290,7 @@ def _rounds_with_losses(run: Run) -> Markup:
     fitted, rows = any(row.after_reconstruction for row in run.rounds), []
     for row in run.rounds:
         stages = [row.before, row.after_cut, *([row.after_reconstruction] if fitted else [])]
-        recovered = [getattr(row.recovered, name, None) for name in _MEASURED]
+        recovered = [getattr(row.recovered, name, None) for name in MEASURED]
         rows.append([row.round, *_sizes(row, run)[:3], *map(value_of, stages), *recovered])
     return table([name for name in _ROUNDS if fitted or name != 'reconstructed'], rows)
 
@@ -373,7 +372,7 @@ def _ends(runs: Sequence[Run]) -> Section:
     if runs[0].metric is None:
         for run in runs:
             last = run.rounds[-1]
-            measured = [getattr(last.recovered, name, None) for name in _MEASURED]
+            measured = [getattr(last.recovered, name, None) for name in MEASURED]
             rows.append([run.label, last.round, *_sizes(last, run)[:2], *measured])
         head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
         return 'Where the runs ended', joined(table(head, rows), drawing)

@@ -17,7 +17,7 @@ from gluon_optbert.reporting.figures import (
     draw_widths,
     save,
 )
-from gluon_optbert.reporting.networks import labels_of, loss_table, paper_networks, read_gates, read_run
+from gluon_optbert.reporting.networks import labels_of, paper_networks, read_gates, read_run, size_table
 from gluon_optbert.reporting.sections import gates_table, of_rounds
 
 RECORD = {
@@ -90,7 +90,7 @@ def test_losses_are_those_after_the_cut_and_after_recovery(run):
     base, small = (ParameterCost().cost(network) / 1e6 for network in (BASE, SMALL))
     drawn = [list(zip(line.get_xdata(), line.get_ydata())) for line in draw_losses([run]).axes[0].lines]
     assert drawn == [[(base, 2.0), (small, 2.5)], [(small, 3.0)], [(small, 3.0), (small, 2.5)]]
-    _, _, first, second = (row.split(' | ')[2:5] for row in loss_table([run]).splitlines())
+    _, _, first, second = (row.split(' | ')[2:5] for row in size_table([run]).splitlines())
     assert first == ['100.0%', '', '2.000'] and second == [f'{small / base:.1%}', '3.000', '2.500']
 
 

@@ -15,7 +15,7 @@ from gluon_optbert.reporting.networks import (
     networks_of_runs,
     read_run,
     score_name,
-    score_table,
+    size_table,
     with_result,
 )
 from gluon_optbert.reporting.page import Chapter, page
@@ -141,7 +141,7 @@ def test_plots_of_runs_have_scores_of_each_task_and_losses(tmp_path, monkeypatch
     names = {'loss_by_size', 'score_by_size_SST_2_accuracy', 'score_by_size_MNLI_accuracy'}
     assert {path.name for path in written if 'by_size' in path.name} == names
     table = (tmp_path / 'plots' / 'score_by_size_MNLI_accuracy.md').read_text()
-    assert table == score_table(runs[1:2]) and table.splitlines()[-1].endswith('| 86.25 | 87.25 |')
+    assert table == size_table(runs[1:2]) and table.splitlines()[-1].endswith('| 86.25 | 87.25 |')
     written, _ = plot(runs[:1], tmp_path / 'one', paper=False)
     assert {path.name for path in written if 'by_size' in path.name} == {'score_by_size'}
 
