@@ -4,7 +4,7 @@ import pytest
 from helpers.commands import call
 from helpers.finetuned import write_glue
 from helpers.questions import write_squad
-from helpers.tables import flags_for, recipe_for
+from helpers.tables import FINISHED, flags_for, recipe_for
 from helpers.tiny import network, write_saved_model
 
 from gluon_optbert.reproduction.plan import plan
@@ -22,9 +22,8 @@ def data(tmp_path_factory):
     for version in ('1.1', '2.0'):
         for part in ('train', 'dev'):
             write_squad(home / 'squad' / f'{part}-v{version}.json', answered, version)
-    (home / 'pruning.yaml').write_text(
-        'rounds: 2\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 1\nlog_every: 0\n'
-    )
+    pruning = 'rounds: 2\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 1\nlog_every: 0\n'
+    (home / 'pruning.yaml').write_text(pruning)
     (home / 'tuning.yaml').write_text('batch_size: 8\nlog_every: 0\ncheckpoint_every: 2\n')
     return home
 
@@ -34,15 +33,14 @@ def base(tmp_path_factory):
     """Four layers, so that six of twelve are two of them, and enough positions for a smaller embedding to
     matter.
     """
-    return write_saved_model(
-        tmp_path_factory.mktemp('base') / 'model', architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)
-    )
+    architecture = network(*[(4, 2, 2, 8)] * 4, max_length=64)
+    return write_saved_model(tmp_path_factory.mktemp('base') / 'model', architecture=architecture)
 
 
 @pytest.fixture
 def table_recipe(base, shards_directory, data, tmp_path):
     """The recipe of a table in `out`, with other settings."""
-    return lambda **more: recipe_for(base, shards_directory, data, tmp_path / 'out', **more)
+    return lambda output=tmp_path / 'out', **more: recipe_for(base, shards_directory, data, output, **more)
 
 
 @pytest.fixture
@@ -51,12 +49,22 @@ def planned(table_recipe):
     return lambda **more: plan(table_recipe(**more))
 
 
+@pytest.fixture
+def further(data, tmp_path):
+    """A file with more settings of pruning than those that all tables here have."""
+
+    def written(more):
+        path = tmp_path / 'further.yaml'
+        path.write_text((data / 'pruning.yaml').read_text() + more)
+        return str(path)
+
+    return written
+
+
 @pytest.fixture(scope='session')
 def finished(base, shards_directory, data, tmp_path_factory):
-    """All rows of Table 8 on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
+    """Most rows of Table 8 on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
     output = tmp_path_factory.mktemp('table') / 'table'
-    done = call(
-        'finetune/run_table.py', *flags_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0')
-    )
+    done = call('finetune/run_table.py', *flags_for(base, shards_directory, data, output, **FINISHED))
     assert done.returncode == 0, done.stderr
     return output, done.stdout

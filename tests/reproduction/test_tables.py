@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tables import flags_for, recipe_for, values_for
+from helpers.tables import FINISHED, flags_for
 from helpers.tiny import ROOT, network, saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -16,7 +17,6 @@ from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate
 from gluon_optbert.reproduction.plan import plan
-from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results, render
 from gluon_optbert.reproduction.rows import (
     BEYOND_THE_PAPER,
@@ -30,96 +30,79 @@ from gluon_optbert.reproduction.rows import (
     task_names,
 )
 from gluon_optbert.reproduction.running import run
-from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.training.distillation import Weights
 
 PARAMETERS = ParameterCost()
 
 
-def times_of(**others):
-    """A second for everything, but what is named."""
-    times = Times(None, None)
-    times.seconds = {**dict.fromkeys([*MEASURES, 'SST-2'], 1.0), **others}
-    return times
+@pytest.fixture
+def written(tmp_path):
+    """Writes the base's architecture as a model with another progress, and gives its directory."""
+
+    def write(**progress):
+        saved = saved_model(network(*[(4, 2, 2, 8)] * 4, max_length=64), progress=progress)
+        shutil.rmtree(tmp_path / 'written', ignore_errors=True)
+        write_model(tmp_path / 'written', saved)
+        return str(tmp_path / 'written')
+
+    return write
+
+
+def pruned(table_plan):
+    """The recipes of the rows that are pruned, by row."""
+    rows = (one for one in table_plan.chosen() if one.row.maker.kind == 'pruned')
+    return {one.row.name: table_plan.making(one) for one in rows}
 
 
 @pytest.mark.parametrize('number', TABLES)
-def test_every_published_row_of_results_has_a_maker(number):
-    table = load_table(number)
-    names = known_rows(table)
-    assert set(row_names(table)) <= set(names) <= set(MAKERS)
-    assert len({slug_of(name) for name in names}) == len(names)
-
-
-@pytest.mark.parametrize('number', TABLES)
-def test_rows_on_bert_base_have_the_published_sizes(number):
+def test_every_published_row_is_made_at_its_size_on_bert_base(number):
     """BERT-l has the size of its layers: three make 45.1 million, where Table 9 prints 43."""
     table = load_table(number)
-    rows = {row.name: row for row in rows_of(table, bert_base())}
+    names, rows = known_rows(table), {row.name: row for row in rows_of(table, bert_base())}
+    assert set(row_names(table)) <= set(names) <= set(MAKERS)
+    assert len({slug_of(name) for name in names}) == len(names)
     for published, record, name in zip(row_names(table), table.records(), table.architectures):
         row = rows[published]
-        wanted = (
-            record['parameters_m'] * 1e6 if row.maker.size is by_share else PARAMETERS.cost(resolve(name))
-        )
+        by_size = row.maker.size is by_share
+        wanted = record['parameters_m'] * 1e6 if by_size else PARAMETERS.cost(resolve(name))
         if row.unreachable is None:
             assert abs(wanted - row.share * PARAMETERS.cost(bert_base())) <= 1
-
-
-def test_rows_out_of_reach_on_bert_base_are_those_that_one_unit_a_layer_exceeds():
-    """The paper has optBERT-f at 43 and 33 million and optBERT-a at 77; one filter a layer leaves 52 and one
-    head 83.
-    """
-    out_of_reach = {
-        (number, row.name)
-        for number in TABLES
-        for row in rows_of(load_table(number), bert_base())
-        if row.unreachable
-    }
-    assert out_of_reach == {(9, 'optBERT-f'), (15, 'optBERT-f'), (13, 'optBERT-a')}
-
-
-def test_networks_of_table_1_on_bert_base_are_the_published_ones():
-    table = load_table(1)
-    built = [row.architecture for row in rows_of(table, bert_base())]
-    assert built == [resolve(name) for name in table.architectures]
+        # one filter a layer leaves 52 million, and one head 83
+        too_small = (number, published) in {(9, 'optBERT-f'), (15, 'optBERT-f'), (13, 'optBERT-a')}
+        assert (row.unreachable is not None) == too_small
+        if number == 1:
+            assert row.architecture == resolve(name)
 
 
 @pytest.mark.parametrize('number', TABLES)
-def test_every_table_is_planned(planned, number, tmp_path):
+def test_every_table_is_planned_with_one_row_beyond_the_paper(planned, number, tmp_path):
     tasks = [task for task in task_names(load_table(number)) if task not in ('MRPC', 'RTE')]
     table_plan = planned(table=number, tasks=','.join(tasks))
     names = known_rows(load_table(number))
-    rows = names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names]
-    assert [one.row.name for one in table_plan.networks] == rows and list(table_plan.tasks) == tasks
+    rows = {one.row.name: one.row for one in table_plan.networks}
+    assert list(rows) == (names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names])
+    assert list(table_plan.tasks) == tasks
     for one in table_plan.chosen():
-        assert (
-            one.row.maker.kind == 'base'
-            or table_plan.making(one).output == tmp_path / 'out' / 'rows' / one.row.slug
-        )
+        place = tmp_path / 'out' / 'rows' / one.row.slug
+        assert one.row.maker.kind == 'base' or table_plan.making(one).output == place
         assert {table_plan.tuning(one, task).max_length for task in tasks} == {64}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
-    output = tmp_path / 'out'
-    recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')
-    table_plan = plan(recipe)
-    reasons = {one.row.name: one.row.unreachable for one in table_plan.networks}
-    assert 'cannot be reached by pruning f' in reasons['optBERT-f']
-    assert [one.row.name for one in table_plan.chosen()] == ['base']
-    run(table_plan)
-    row = next(row for row in read_results(output).rows if row.name == 'optBERT-f')
-    assert {entry.text() for entry in row.entries.values()} == {NOT_REACHABLE}
-    assert reasons['optBERT-f'] in render(read_results(output))['table.md']
+    own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'hav'}
+    for name, recipe in pruned(table_plan).items():
+        beyond = {field: getattr(recipe, field) for field in BEYOND_THE_PAPER if not recipe.is_default(field)}
+        assert beyond == (own if name == 'optBERT-all+' else {})
+    if 'optBERT-all' in rows:
+        same = [(rows[name].share, rows[name].maker.prune) for name in ('optBERT-all', 'optBERT-all+')]
+        assert same[0] == same[1] and same[0][1] == 'hakvf'
 
 
 def test_baselines_of_table_6_are_trained_from_scratch_for_the_steps_that_are_asked_for(
     table_recipe, base, tmp_path
 ):
     (tmp_path / 'pretraining.yaml').write_text('learning_rate: 3.0e-3\nsteps: 9\narchitecture: bert_base\n')
-    recipe = table_recipe(table=6, rows='albert-e,bert-l', pretraining=str(tmp_path / 'pretraining.yaml'))
-    run(plan(recipe))
+    more = {'table': 6, 'rows': 'albert-e,bert-l', 'seeds': '1'}
+    run(plan(table_recipe(**more, pretraining=str(tmp_path / 'pretraining.yaml'))))
     before = read_model(base)
     bert_l, albert = (read_model(tmp_path / 'out' / 'rows' / row) for row in ('bert-l', 'albert-e'))
     assert bert_l.architecture.layers == before.architecture.layers[:3]  # nine of twelve
@@ -130,179 +113,104 @@ def test_baselines_of_table_6_are_trained_from_scratch_for_the_steps_that_are_as
         assert saved.recipe['batch_size'] == 8  # of the pruning settings
         start = saved.parameters['encoder.position_weight']
         assert start.shape != first.shape or not np.allclose(start, first, atol=0.01)
-    rows = {row.name: row for row in read_results(tmp_path / 'out').rows}
-    assert rows['BERT-ℓ'].entries['sst2'].state == rows['ALBERT-e'].entries['sst2'].state == 'done'
-    assert (
-        'Steps of a row that is trained from scratch: 3.'
-        in render(read_results(tmp_path / 'out'))['table.md']
-    )
+    results = read_results(tmp_path / 'out')
+    rows = {row.name: row.entries['sst2'].state for row in results.rows}
+    assert (rows['BERT-ℓ'], rows['ALBERT-e'], rows['optBERT-f']) == ('done', 'done', NOT_REACHABLE)
+    assert 'Steps of a row that is trained from scratch: 3.' in render(results)['table.md']
 
 
-@pytest.mark.parametrize('name, width', [('bert_base', 64), ('l6_h384_a12', 32), ('l4_h256_a4', 21)])
-def test_the_embedding_of_albert_has_the_published_part_of_the_hidden_size(name, width):
-    row = next(row for row in rows_of(load_table(6), resolve(name)) if row.name == 'ALBERT-e')
-    assert row.architecture == dataclasses.replace(resolve(name), e=width)
-
-
-def test_a_base_that_is_narrow_already_has_no_albert():
+def test_the_embedding_of_albert_has_the_published_part_of_the_hidden_size():
+    for name, width in (('bert_base', 64), ('l6_h384_a12', 32), ('l4_h256_a4', 21)):
+        row = next(row for row in rows_of(load_table(6), resolve(name)) if row.name == 'ALBERT-e')
+        assert row.architecture == dataclasses.replace(resolve(name), e=width)
     rows = {row.name: row for row in rows_of(load_table(6), resolve('albert_e64'))}
     assert 'is a width of 64 here, and the embedding has 64' in rows['ALBERT-e'].unreachable
 
 
-def test_rows_from_scratch_take_the_steps_of_the_base_unless_told(shards_directory, data, tmp_path):
-    saved = saved_model(architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64))
-    trained = dataclasses.replace(saved, progress=Progress(step=30, earlier_steps=170))
-    write_model(tmp_path / 'known', trained)
-    write_model(tmp_path / 'unknown', dataclasses.replace(saved, progress=Progress()))
-    values = dict(table=6, rows='bert-l', scratch_steps=None, output=str(tmp_path / 'out'))
-
-    def planned(name, **more):
-        recipe = values_for(tmp_path / name, shards_directory, data, tmp_path / 'out')
-        return plan(fill(TableRecipe, {**recipe, **values, **more}))
-
-    assert planned('known').scratch_steps == 200
-    assert planned('known', scale=0.1).scratch_steps == 20
-    assert planned('unknown', rows='bert-l-truncated').scratch_steps is None
-    with pytest.raises(ValueError, match='unknown does not say how many steps .* give --scratch-steps'):
-        planned('unknown')
-
-
-def test_rows_from_scratch_have_the_optimizer_of_pre_training_unless_told(
-    planned, base, shards_directory, data, tmp_path
+def test_rows_from_scratch_take_the_steps_of_the_base_and_the_optimizer_of_pre_training_unless_told(
+    planned, written, base, tmp_path
 ):
-    values = values_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='bert-l')
+    values = {'table': 6, 'rows': 'bert-l', 'scratch_steps': None}
+    known = written(step=30, earlier_steps=170)
     (tmp_path / 'lamb.yaml').write_text('optimizer: lamb')
-    for more, wanted in (
-        ({}, 'bertadam'),
-        ({'pruning': str(tmp_path / 'lamb.yaml')}, 'lamb'),
-        ({'pretraining': str(tmp_path / 'lamb.yaml')}, 'lamb'),
+    for more, steps, optimizer in (
+        ({}, 200, 'bertadam'),
+        ({'scale': 0.1, 'pruning': str(tmp_path / 'lamb.yaml')}, 20, 'lamb'),
+        ({'scratch_steps': 7, 'pretraining': str(tmp_path / 'lamb.yaml')}, 7, 'lamb'),
     ):
-        planned = plan(fill(TableRecipe, {**values, **more}))
-        row = next(one for one in planned.networks if one.row.slug == 'bert-l')
-        assert planned.making(row).optimizer == wanted
+        table_plan = planned(base=known, **{**values, **more})
+        row = next(one for one in table_plan.networks if one.row.slug == 'bert-l')
+        assert (table_plan.scratch_steps, table_plan.making(row).optimizer) == (steps, optimizer)
+    unknown = written()
+    assert planned(base=unknown, **{**values, 'rows': 'bert-l-truncated'}).scratch_steps is None
+    with pytest.raises(ValueError, match='written does not say how many steps .* give --scratch-steps'):
+        planned(base=unknown, **values)
 
 
-def test_gates_of_a_table_may_be_trained_until_they_settle(base, shards_directory, data, tmp_path):
-    values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.1)
-    table_plan = plan(fill(TableRecipe, values))
-    recipes = {
-        one.row.slug: table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned'
-    }
-    settling = {slug for slug, recipe in recipes.items() if recipe.alpha_steps == 'auto'}
-    trained = {'optbert-h', 'optbert-all', 'optbert-all-plus', 'bert-all-uniform', 'optbert-f'}
-    assert settling == trained & set(recipes)
-    assert {'optbert-all', 'optbert-all-plus', 'bert-all-uniform'} <= settling
-    assert {recipe.alpha_limit for slug, recipe in recipes.items() if slug in settling} == {100}
-    assert recipes['bert-l-truncated'].alpha_steps == 100
-    assert table_plan.to_dict()['alpha_steps'] == 100
-
-
-def test_gates_of_a_scaled_table_take_all_steps_where_these_are_too_few_to_settle(
-    base, shards_directory, data, tmp_path
-):
-    values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.05)
-    table_plan = plan(fill(TableRecipe, values))
-    recipes = [table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned']
-    assert {recipe.alpha_steps for recipe in recipes} == {50}
+@pytest.mark.parametrize('scale, steps', [(0.1, 'auto'), (0.05, 50)])
+def test_gates_of_a_table_are_trained_until_they_settle_if_they_have_the_steps(planned, scale, steps):
+    table_plan = planned(alpha_steps='auto', scale=scale)
+    recipes, most = pruned(table_plan), round(1000 * scale)
+    trained = {'optBERT-h', 'optBERT-all', 'optBERT-all+', 'BERT-all uniform'}
+    assert trained <= {name for name, recipe in recipes.items() if recipe.alpha_steps == steps}
+    assert steps != 'auto' or {recipes[name].alpha_limit for name in trained} == {most}
+    assert recipes['BERT-ℓ truncated'].alpha_steps == most
     described = table_plan.to_dict()
-    assert (described['alpha_steps'], described['alpha_steps_auto']) == (50, False)
+    assert (described['alpha_steps'], described['alpha_steps_auto']) == (most, steps == 'auto')
 
 
-def settings_beyond_the_paper(table_plan):
-    """By row, those of pruning that are not off."""
-    recipes = {
-        one.row.name: table_plan.making(one) for one in table_plan.chosen() if one.row.maker.kind == 'pruned'
-    }
-    return {
-        name: {one: getattr(recipe, one) for one in BEYOND_THE_PAPER if not recipe.is_default(one)}
-        for name, recipe in recipes.items()
-    }
-
-
-@pytest.mark.parametrize('number', sorted(set(TABLES) - {1}))
-def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(planned, number):
-    tasks = ','.join(task for task in task_names(load_table(number)) if task in ('SST-2', 'SQuAD v1.1'))
-    table_plan = planned(table=number, tasks=tasks or 'squad-v2.0')
-    settings = settings_beyond_the_paper(table_plan)
-    own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'hav'}
-    assert {name: found for name, found in settings.items() if found} == (
-        {'optBERT-all+': own} if 'optBERT-all' in settings else {}
-    )
-    rows = {one.row.name: one.row for one in table_plan.networks}
-    if 'optBERT-all' in rows:
-        assert rows['optBERT-all+'].share == rows['optBERT-all'].share
-        assert rows['optBERT-all+'].maker.prune == rows['optBERT-all'].maker.prune == 'hakvf'
-
-
-def test_weights_of_a_teacher_act_in_the_row_that_has_one(planned, data, tmp_path):
+def test_weights_of_a_teacher_act_in_the_row_that_has_one(planned, further):
     """Settings of the paper's rows may be stated where they change nothing."""
-    further = tmp_path / 'further.yaml'
     weights = 'teacher_weights: {scores: 0, labels: 0.5}\ntemperature: 4\n'
     off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\n'
-    further.write_text((data / 'pruning.yaml').read_text() + weights + off)
-    table_plan = planned(pruning=str(further), scale=0.5)
-    recipes = {one.row.name: table_plan.making(one) for one in table_plan.chosen() if one.row.slug != 'base'}
-    assert recipes['optBERT-all'].teacher is None
-    taught = recipes['optBERT-all+']
-    assert taught.teacher == 'parent' and taught.teaching() == Weights(
-        labels=0.5, scores=0.0, states=1.0, temperature=4.0
-    )
-    assert taught.batch_size == recipes['optBERT-all'].batch_size == 8
-    assert taught.recovery_steps == recipes['optBERT-all'].recovery_steps == 1
+    recipes = pruned(planned(pruning=further(weights + off), scale=0.5))
+    plain, taught = recipes['optBERT-all'], recipes['optBERT-all+']
+    assert plain.teacher is None and taught.teacher == 'parent'
+    assert taught.teaching() == Weights(labels=0.5, scores=0.0, states=1.0, temperature=4.0)
+    assert taught.batch_size == plain.batch_size == 8
+    assert taught.recovery_steps == plain.recovery_steps == 1
 
 
 @pytest.mark.parametrize('file', ['', 'alpha_steps: null\n', 'method: magnitude\n'])
 def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
-    file, shards_directory, data, tmp_path
+    file, planned, written, further, tmp_path
 ):
-    trained = dataclasses.replace(
-        saved_model(architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)),
-        progress=Progress(step=30000, earlier_steps=20000),
-    )
-    write_model(tmp_path / 'base', trained)
+    base = written(step=30000, earlier_steps=20000)
 
     def gates(more='', **flags):
-        further = tmp_path / 'further.yaml'
-        further.write_text((data / 'pruning.yaml').read_text() + more)
-        values = {'alpha_steps': None, 'scale': 0.5, 'pruning': str(further), **flags}
-        table_plan = plan(recipe_for(tmp_path / 'base', shards_directory, data, tmp_path / 'out', **values))
-        rows = {one.row.name: one for one in table_plan.networks}
-        how = {row['name']: row['how'] for row in table_plan.to_dict()['rows']}
-        recipes = [table_plan.making(rows[name]) for name in ('optBERT-all', 'optBERT-all+')]
-        rates.append([recipe.alpha_learning_rate for recipe in recipes])
-        return [recipe.alpha_steps for recipe in recipes], recipes[1].alpha_limit, how['optBERT-all+']
+        values = {'alpha_steps': None, 'scale': 0.5, 'pruning': further(more), **flags}
+        table_plan = planned(base=base, **values)
+        how = {row['name']: row['how'] for row in table_plan.to_dict()['rows']}['optBERT-all+']
+        plain, beside = (pruned(table_plan)[name] for name in ('optBERT-all', 'optBERT-all+'))
+        rates.append((plain.alpha_learning_rate, beside.alpha_learning_rate))
+        return [plain.alpha_steps, beside.alpha_steps], beside.alpha_limit, how
 
     rates = []
     steps, limit, how = gates(file)
-    assert steps == [25, 'auto'] and limit == 500 and rates == [[0.01, 0.05]]
-    gates(file + 'alpha_learning_rate: 0.02\n')
-    assert rates[-1] == [0.02, 0.02]
+    assert steps == [25, 'auto'] and limit == 500 and rates == [(0.01, 0.05)]
     assert how.endswith(', and recovered, in each round at most 500 steps of gates')
-    assert gates(file + 'alpha_limit: 300\n')[1] == 150
-    for stated in (gates(file, alpha_steps=40), gates('alpha_steps: 40\n')):
-        assert stated[0] == [20, 20] and stated[2].endswith('relative_gates hav, and recovered')
+    assert gates(file + 'alpha_learning_rate: 0.02\nalpha_limit: 300\n')[1] == 150
+    assert rates[-1] == (0.02, 0.02)
+    steps, _, how = gates('alpha_steps: 40\n') if file else gates(alpha_steps=40)
+    assert steps == [20, 20] and how.endswith('relative_gates hav, and recovered')
 
 
-@pytest.mark.parametrize('typed', ['optbert-all-plus', 'optbert-all+', 'optBERT-all+'])
-def test_row_with_a_plus_is_chosen_by_either_name(table_recipe, typed):
-    recipe = table_recipe(rows=typed)
-    assert [one.row.slug for one in plan(recipe).chosen()] == ['base', 'optbert-all-plus']
-    recipe = recipe.replace(rows=('optbert-all',))
-    assert [one.row.slug for one in plan(recipe).chosen()] == ['base', 'optbert-all']
+def test_row_with_a_plus_is_chosen_by_either_name(planned):
+    whole = planned()
+    for typed in ('optbert-all-plus', 'optbert-all+', 'optBERT-all+', 'optbert-all'):
+        chosen = dataclasses.replace(whole, recipe=whole.recipe.replace(rows=(typed,))).chosen()
+        assert [one.row.slug for one in chosen] == ['base', slug_of(typed)]
 
 
 def test_row_with_repairs_and_a_teacher_is_made_and_has_no_published_scores(finished):
     made = finished[0] / 'rows' / 'optbert-all-plus'
-    for stage in ('rotated', 'reconstructed', 'model'):
-        assert (made / 'round-2' / stage).is_dir()
-    first = next(
-        line for line in map(json.loads, (made / 'metrics.jsonl').open()) if line['phase'] == 'recovery'
-    )
-    assert {'mlm', 'nsp', 'scores', 'states'} <= set(first)
+    assert all((made / 'round-2' / stage).is_dir() for stage in ('rotated', 'reconstructed', 'model'))
+    records = map(json.loads, (made / 'metrics.jsonl').read_text().splitlines())
+    assert {'mlm', 'nsp', 'scores', 'states'} <= next({*one} for one in records if one['phase'] == 'recovery')
     rows = {row.name: row for row in read_results(finished[0]).rows}
     row = rows['optBERT-all+']
-    assert row.entries['sst2'].state == 'done' and row.published_parameters_m is None
-    assert row.parameters and row.entries['sst2'].published is None
+    assert row.entries['sst2'].state == 'done' and row.parameters
+    assert row.published_parameters_m is None and row.entries['sst2'].published is None
     assert rows['optBERT-all'].published_parameters_m is not None
     how = 'with rotate_heads, reconstruct, teacher parent, relative_gates hav, and recovered, '
     assert f'optBERT-all+: method alpha on hakvf {how}' in (finished[0] / 'table.md').read_text()
@@ -313,26 +221,30 @@ def test_rows_have_the_networks_they_are_named_after(finished, base):
         path.name: read_model(path if path.name == 'bert-l' else path / 'round-2' / 'model').architecture
         for path in (finished[0] / 'rows').iterdir()
     }
-    whole, before = PARAMETERS.cost(read_model(base).architecture), read_model(base).architecture
-    known = rows_of(load_table(8), before)
-    assert set(rows) == {row.slug for row in known if row.unreachable is None}
-    assert {'bert-l-truncated', 'bert-all-uniform-magnitude'} < set(rows)
+    before = read_model(base).architecture
+    assert set(rows) == set(FINISHED['rows'].split(','))
     assert rows['bert-l'] == rows['bert-l-truncated'] and rows['bert-l'].layers == before.layers[:2]
-    assert rows['bert-all-uniform'] == rows['bert-all-uniform-magnitude']
     assert rows['optbert-h'].layers == before.layers
-    assert all(
-        PARAMETERS.cost(rows[name]) <= whole * 66e6 / PARAMETERS.cost(bert_base()) + 1
-        for name in set(rows) - {'bert-l', 'bert-l-truncated'}
-    )
+    largest = PARAMETERS.cost(before) * 66e6 / PARAMETERS.cost(bert_base()) + 1
+    assert all(PARAMETERS.cost(rows[name]) <= largest for name in set(rows) - {'bert-l', 'bert-l-truncated'})
 
 
-def test_scale_shortens_steps_and_training_sets(planned):
-    table_plan = planned(scale=0.1, alpha_steps=25, recovery_steps=100, tasks='sst-2,squad-v1.1')
-    assert (table_plan.pruning.alpha_steps, table_plan.pruning.recovery_steps) == (3, 10)
-    row = table_plan.chosen()[0]
+def test_scale_and_learning_rates_are_those_of_flags_and_files(planned, tmp_path):
+    (tmp_path / 'rates.yaml').write_text('learning_rates: [0.1, 0.2]\n')
+    tasks = {'tasks': 'sst-2,squad-v1.1'}
+
+    def cells(table_plan):
+        row = table_plan.chosen()[0]
+        return {task: table_plan.tuning(row, task) for task in table_plan.tasks}
+
+    scaled = planned(**tasks, scale=0.1, alpha_steps=25, recovery_steps=100, learning_rates='1e-5,2e-5')
+    assert (scaled.pruning.alpha_steps, scaled.pruning.recovery_steps) == (3, 10)
+    found = {task: (cell.limit, cell.epochs, cell.learning_rates) for task, cell in cells(scaled).items()}
     # of 6 questions and 41 sentences
-    assert [table_plan.tuning(row, task).limit for task in table_plan.tasks] == [1, 5]
-    assert table_plan.tuning(row, 'SST-2').epochs == 1
+    assert found == {'SQuAD v1.1': (1, 1, (1e-5, 2e-5)), 'SST-2': (5, 1, (1e-5, 2e-5))}
+    by_file = cells(planned(**tasks, glue=str(tmp_path / 'rates.yaml')))
+    rates = {task: cell.learning_rates for task, cell in by_file.items()}
+    assert rates == {'SST-2': (0.1, 0.2), 'SQuAD v1.1': ()}
 
 
 def test_squad_2_has_its_own_epochs_and_batches(planned, tmp_path):
@@ -356,47 +268,23 @@ def test_squad_2_has_its_own_epochs_and_batches(planned, tmp_path):
     assert settings() == [(3, 32, 3, 0), (2, 48, 3, 0)]
     assert settings(epochs=1) == [(1, 32, 3, 0), (1, 48, 3, 0)]
     assert settings(squad=files['squad']) == [(5, 32, 3, 2), (5, 48, 3, 2)]
-    assert settings(squad1=files['squad1'], squad2=files['squad2']) == [(3, 16, 3, 0), (2, 24, 2, 0)]
     assert settings(**files) == [(5, 16, 3, 2), (5, 24, 2, 0)]
 
 
-def test_cells_choose_among_the_learning_rates_that_are_asked_for(planned, tmp_path):
-    (tmp_path / 'rates.yaml').write_text('learning_rates: [0.1, 0.2]\n')
-    by_flag, by_file = (
-        planned(tasks='sst-2,squad-v1.1', **more)
-        for more in ({'learning_rates': '1e-5,2e-5'}, {'glue': str(tmp_path / 'rates.yaml')})
-    )
-    row = by_flag.chosen()[0]
-    assert [by_flag.tuning(row, task).learning_rates for task in by_flag.tasks] == [(1e-5, 2e-5)] * 2
-    rates = {task: by_file.tuning(row, task).learning_rates for task in by_file.tasks}
-    assert rates == {'SST-2': (0.1, 0.2), 'SQuAD v1.1': ()}
-
-
 def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, tmp_path):
-    done = call(
-        'finetune/run_table.py',
-        *flags_for(
-            base,
-            shards_directory,
-            data,
-            tmp_path / 'out',
-            table=6,
-            tasks='sst-2,squad-v1.1',
-            alpha_steps=100000,
-        ),
-        '--dry-run',
-    )
+    more = {'table': 6, 'tasks': 'sst-2,squad-v1.1', 'alpha_steps': 100000}
+    flags = flags_for(base, shards_directory, data, tmp_path / 'out', **more)
+    done = call('finetune/run_table.py', *flags, '--dry-run')
     assert done.returncode == 0, done.stderr
-    assert re.search(r'^\| optBERT-all \| .* (min|h|d) \|', done.stdout, flags=re.MULTILINE)
-    assert '| ALBERT-e | trained from scratch' in done.stdout and re.search(
-        '^in all .* (min|h|d)$', done.stdout, re.MULTILINE
-    )
-    assert re.search(
-        'measured on the base: [1-9][0-9]* ms a step of gates, [1-9][0-9]* ms a step of recovery, '
-        '[1-9][0-9]* ms a step of recovery with a teacher',
-        done.stdout,
-    )
-    assert 'not counted: rotate_heads and reconstruct\n' in done.stdout
+    ms = '[1-9][0-9]* ms a step of'
+    for said in (
+        r'^\| optBERT-all \| .* (min|h|d) \|',
+        r'^\| ALBERT-e \| trained from scratch',
+        '^in all .* (min|h|d)$',
+        f'measured on the base: {ms} gates, {ms} recovery, {ms} recovery with a teacher',
+        'not counted: rotate_heads and reconstruct$',
+    ):
+        assert re.search(said, done.stdout, re.MULTILINE), said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -405,7 +293,6 @@ def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, 
     [
         ({'rows': 'optbert-x'}, "no row 'optbert-x'; there are base, bert-l"),
         ({'tasks': 'cola'}, "no task 'cola'"),
-        ({'scale': 2}, 'scale must be '),
         ({'table': 7}, 'table must be one of 1, 6'),
         ({'render': True, 'dry_run': True}, 'exclude each other'),
     ],
@@ -419,45 +306,32 @@ def test_missing_data_and_missing_base_are_said_before_anything_is_written(plann
     with pytest.raises(FileNotFoundError, match='RTE/train.tsv: no such file'):
         planned(tasks='rte')
     done = call(ROOT / 'finetune' / 'run_table.py', '--table', 8, '--output', tmp_path / 'out')
-    assert done.returncode == 2 and done.stderr.splitlines() == [
-        'error: --base is missing',
-        'error: --shards is missing',
-    ]
+    wanted = ['error: --base is missing', 'error: --shards is missing']
+    assert done.returncode == 2 and done.stderr.splitlines() == wanted
     assert list(tmp_path.iterdir()) == []
 
 
-def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(planned, data, tmp_path):
-    def seconds(**changes):
-        """Of making optBERT-h, whose two rounds have 4 steps of gates and 10 of recovery, a second each."""
-        further = tmp_path / 'further.yaml'
-        lines = [f'{name}: {json.dumps(value)}\n' for name, value in changes.items()]
-        further.write_text((data / 'pruning.yaml').read_text() + ''.join(lines))
-        options = {'pruning': str(further), 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h'}
-        table_plan = planned(**options)
-        (row,) = (row for row in estimate(table_plan, times_of()) if row['network'].row.name == 'optBERT-h')
-        return row['making']
+def test_estimate_counts_halves_of_gate_training_evaluations_teachers_and_repairs(planned, further):
+    """Each of two rounds has 4 steps of gates and 10 of recovery, of a second, or of three with a teacher."""
+    times = Times(None, None)
+    times.seconds = {**dict.fromkeys([*MEASURES, 'SST-2'], 1.0), 'recovery with a teacher': 3.0}
 
-    whole = seconds(split_half=False, evaluate_every=0)
-    assert whole == 2 * (4 + 10 + 3)
-    assert seconds(split_half=True, evaluate_every=0) == whole + 2 * 4
-    assert seconds(split_half=False, evaluate_every=3) == whole + 2 * 3
+    def seconds(split_half=False, evaluate_every=0):
+        file = further(f'split_half: {str(split_half).lower()}\nevaluate_every: {evaluate_every}\n')
+        more = {'pruning': file, 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h,optbert-all+'}
+        making = {row['network'].row.name: row['making'] for row in estimate(planned(**more), times)}
+        return making['optBERT-h'], making['optBERT-all+']
 
-
-def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(planned):
-    """Two rounds have 4 steps of gates and 10 of recovery."""
-    options = {'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-all,optbert-all+'}
-    table_plan = planned(**options)
-    times = times_of(**{'recovery with a teacher': 3.0})
-    making = {row['network'].row.name: row['making'] for row in estimate(table_plan, times)}
-    assert making['optBERT-all'] == 2 * (4 + 10 + 3)
-    assert making['optBERT-all+'] == 2 * (4 + 10 * 3 + 4)
+    plain, repaired = seconds()
+    assert (plain, repaired) == (2 * (4 + 10 + 3), 2 * (4 + 10 * 3 + 4))
+    assert seconds(split_half=True)[0] == plain + 2 * 4
+    assert seconds(evaluate_every=3)[0] == plain + 2 * 3
 
 
 @pytest.mark.parametrize(
     'file, content, named',
     [
         ('glue', 'seeds: [1, 2, 3]', 'the table decides seeds (--seeds)'),
-        ('glue', 'data: elsewhere', 'the table decides data (--data-glue, --data-squad)'),
         ('pruning', 'objective: flops', 'the table decides objective; leave it out'),
         (
             'pruning',
@@ -466,12 +340,9 @@ def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
             'them, optBERT-all+ has rotate_heads, reconstruct, teacher, relative_gates',
         ),
         ('pruning', 'gate_teacher: true\nrotate_heads: true', 'without rotate_heads, gate_teacher; '),
-        ('pruning', 'teacher: parent\nobjective: flops', 'without teacher; '),
-        ('pruning', 'teacher: parent\nobjective: flops', 'the table decides objective; leave it out'),
     ],
 )
 def test_settings_that_the_table_decides_are_refused(planned, tmp_path, file, content, named):
     (tmp_path / 'further.yaml').write_text(content + '\n')
-    options = {file: str(tmp_path / 'further.yaml')}
     with pytest.raises(RecipeError, match=re.escape(named)):
-        planned(**options)
+        planned(**{file: str(tmp_path / 'further.yaml')})
