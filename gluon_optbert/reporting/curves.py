@@ -45,21 +45,13 @@ class Segment:
 
     def series(self, name: str) -> tuple[list[float], list[float]]:
         """Steps of the run and values, where there is one."""
-        points = [
-            (self.start + record['step'], record[name])
-            for record in self.records
-            if isinstance(record.get(name), (int, float))
-        ]
-        return [step for step, _ in points], [value for _, value in points]
+        records = [one for one in self.records if isinstance(one.get(name), (int, float))]
+        return [self.start + one['step'] for one in records], [one[name] for one in records]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a run; a last line that a killed run has left unfinished is passed over.
-
-    Raises
-    ------
-    ValueError
-        If another line is no record.
+    """The records of a run; a last line that a killed run has left unfinished is passed over, and ValueError
+    if another line is no record.
     """
     lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
     records = []
@@ -70,11 +62,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise ValueError(f'{path}: line {number} is not JSON ({error})') from error
-        if (
-            not isinstance(record, dict)
-            or not isinstance(record.get('phase'), str)
-            or type(record.get('step')) is not int
-        ):
+        values = record if isinstance(record, dict) else {}
+        if not isinstance(values.get('phase'), str) or type(values.get('step')) is not int:
             raise ValueError(
                 f'{path}: line {number} has no phase and step, so this is not the metrics of a run'
             )

@@ -128,9 +128,8 @@ def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, coun
     values = [getattr(layer, letter) for layer in network.architecture.layers]
     numbers = np.arange(1, len(values) + 1)
     if place == 0:
-        axes.plot(
-            numbers, values, color='#555555', label=network.label, zorder=20, linestyle='--', linewidth=1
-        )
+        dashed = {'color': '#555555', 'zorder': 20, 'linestyle': '--', 'linewidth': 1}
+        axes.plot(numbers, values, label=network.label, **dashed)
         return
     colours = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.8, max(2, count - 1)))
     style = {
@@ -140,14 +139,8 @@ def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, coun
     }
     axes.plot(numbers, values, label=network.label, zorder=2 + place, linewidth=max(1.2, 4 - place), **style)
     doubtful = [j for j in range(len(values)) if (j, letter) in network.inferred]
-    axes.plot(
-        numbers[doubtful],
-        [values[j] for j in doubtful],
-        linestyle='none',
-        zorder=21,
-        markerfacecolor='white',
-        **style,
-    )
+    heights = [values[j] for j in doubtful]
+    axes.plot(numbers[doubtful], heights, linestyle='none', zorder=21, markerfacecolor='white', **style)
 
 
 def _legend(axes: Axes, hollow: str) -> tuple[list[Any], list[str]]:
@@ -191,14 +184,8 @@ def _histogram(axes: Axes, letters: Letters, letter: str, edges: np.ndarray) -> 
     axes.hist([stayed, removed], bins=edges, stacked=True, color=[KEPT, REMOVED], label=['kept', 'removed'])
     if last is not None:
         axes.axvline(last, color='#333333', linestyle=':', linewidth=1, label=r'largest $\alpha$ removed')
-    axes.text(
-        0.0,
-        1.01,
-        f'{len(removed):,} of {len(stayed) + len(removed):,} removed',
-        transform=axes.transAxes,
-        fontsize=8,
-        va='bottom',
-    )
+    counts = f'{len(removed):,} of {len(stayed) + len(removed):,} removed'
+    axes.text(0.0, 1.01, counts, transform=axes.transAxes, fontsize=8, va='bottom')
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 

@@ -90,9 +90,8 @@ def note(text: str) -> Markup:
 
 def picture(content: bytes, kind: str, description: str) -> Markup:
     """An image in the page below its description; `kind` is one of `MEDIA`."""
-    return _PARTS.picture(
-        f'data:{MEDIA[kind]};base64,{base64.b64encode(content).decode("ascii")}', description
-    )
+    data = base64.b64encode(content).decode('ascii')
+    return _PARTS.picture(f'data:{MEDIA[kind]};base64,{data}', description)
 
 
 def figures(*pictures: Markup) -> Markup:

@@ -42,18 +42,6 @@ TIMES = 'times.json'  # of a run that pruned for a task
 _KNOWN = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', MANIFEST, ORIGIN)
 _PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 _REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
-_ROUNDS = (
-    'round',
-    'parameters, M',
-    'of the first',
-    'FLOPs at 128, G',
-    'MLM loss before',
-    'after the cut',
-    'reconstructed',
-    'recovered',
-    'MLM accuracy',
-    'NSP accuracy',
-)
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
 _LOSSES = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
 _SCORES = (
@@ -70,21 +58,11 @@ _FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'mach
 
 
 class Reader(NamedTuple):
-    """A kind of directory that another room reads.
+    """A kind of directory that another room reads."""
 
-    Parameters
-    ----------
-    file : str
-        The directory may be of this kind if it has this file.
-    read : callable
-        The directory → its sections; none if the file is somebody else's.
-    known : tuple of str
-        Files that these sections show, so that they are not shown again.
-    """
-
-    file: str
-    read: Callable[[Path], list[Section]]
-    known: tuple[str, ...]
+    file: str  # the directory may be of this kind if it has this file
+    read: Callable[[Path], list[Section]]  # none if the file is somebody else's
+    known: tuple[str, ...]  # files that these sections show, so that they are not shown again
 
 
 def chapter(
@@ -292,7 +270,8 @@ def _rounds_with_losses(run: Run) -> Markup:
         stages = [row.before, row.after_cut, *([row.after_reconstruction] if fitted else [])]
         recovered = [getattr(row.recovered, name, None) for name in MEASURED]
         rows.append([row.round, *_sizes(row, run)[:3], *map(value_of, stages), *recovered])
-    return table([name for name in _ROUNDS if fitted or name != 'reconstructed'], rows)
+    stages = ['MLM loss before', 'after the cut', *(['reconstructed'] if fitted else []), 'recovered']
+    return table(['round', *_SIZES[:3], *stages, 'MLM accuracy', 'NSP accuracy'], rows)
 
 
 def _rounds_with_scores(run: Run) -> Markup:
@@ -304,15 +283,10 @@ def _rounds_with_scores(run: Run) -> Markup:
         'at the end': 'recovered',
     }
     named = {head: name for head, name in stages.items() if any(getattr(row, name) for row in run.rounds)}
-    rows = [
-        [
-            row.round,
-            *_sizes(row, run),
-            *(_score(getattr(row, name)) for name in named.values()),
-            _lost(row, run),
-        ]
-        for row in run.rounds
-    ]
+    rows = []
+    for row in run.rounds:
+        scores = [_score(getattr(row, name)) for name in named.values()]
+        rows.append([row.round, *_sizes(row, run), *scores, _lost(row, run)])
     return table(['round', *_SIZES, *named, 'points from the first'], rows)
 
 
@@ -374,7 +348,7 @@ def _ends(runs: Sequence[Run]) -> Section:
             last = run.rounds[-1]
             measured = [getattr(last.recovered, name, None) for name in MEASURED]
             rows.append([run.label, last.round, *_sizes(last, run)[:2], *measured])
-        head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
+        head = ['run', 'rounds', *_SIZES[:2], 'MLM loss', 'MLM accuracy', 'NSP accuracy']
         return 'Where the runs ended', joined(table(head, rows), drawing)
     starts: list[Any] = []
     for run in runs:
@@ -393,10 +367,7 @@ def _ends(runs: Sequence[Run]) -> Section:
 def _widths(architecture: Architecture) -> Markup:
     """The widths of a network, layer by layer."""
     facts = f'h = {architecture.h}' + (f', e = {architecture.e}' if architecture.e else '')
-    layers = [
-        [i, *(getattr(layer, letter) for letter in 'akvf')]
-        for i, layer in enumerate(architecture.layers, start=1)
-    ]
+    layers = [[i, one.a, one.k, one.v, one.f] for i, one in enumerate(architecture.layers, start=1)]
     return joined(
         element('p', f'{facts}, {len(architecture.layers)} layers, {architecture.vocab_size:,} tokens:'),
         table(['layer', 'a (heads)', 'k (keys)', 'v (values)', 'f (filters)'], layers),
@@ -436,9 +407,8 @@ def _of_begun_finetuning(path: Path, label: str) -> list[Section]:
                 name = str(place.relative_to(path)).replace('.jsonl', '')
                 of_seed = _of_metrics(file, f'{label}, {name}')
                 sections += [(f'{title} of {name}', content) for title, content in of_seed]
-    if not sections:
-        return []
-    return [('Unfinished', element('p', f'This run is not finished: it has no {RESULT} yet.')), *sections]
+    unfinished = ('Unfinished', element('p', f'This run is not finished: it has no {RESULT} yet.'))
+    return [unfinished, *sections] if sections else []
 
 
 # Files of results
@@ -463,9 +433,8 @@ def _of_finetuning(data: Mapping[str, Any], path: Path) -> list[Section]:
         if data.get('samples'):
             sections.append(('Data', table(['part', 'instances'], map(list, data['samples'].items()))))
         if data.get('architecture'):
-            sections.append(
-                ('Network', _widths(Architecture.from_dict(data['architecture'], source=str(path))))
-            )
+            architecture = Architecture.from_dict(data['architecture'], source=str(path))
+            sections.append(('Network', _widths(architecture)))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
     known = (*_SHOWN, *_FOLDED, 'samples', 'architecture', 'learning_rates')
@@ -506,6 +475,5 @@ def _of_results(data: Any) -> list[Section]:
         return [('Results', values(data))]
     nested = {name: value for name, value in data.items() if isinstance(value, (dict, list)) and value}
     single = {name: value for name, value in data.items() if name not in nested}
-    return ([('Results', values(single))] if single or not nested else []) + [
-        (str(name), values(value)) for name, value in nested.items()
-    ]
+    first = [('Results', values(single))] if single or not nested else []
+    return first + [(str(name), values(value)) for name, value in nested.items()]

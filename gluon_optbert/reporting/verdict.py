@@ -44,23 +44,16 @@ def base_of(networks: Sequence[Measured]) -> Measured | None:
 
 
 def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Markup | None:
-    """The first sentence of a page; None where there are not two networks of different size.
-
-    Parameters
-    ----------
-    timing : Timing
-        Of the times of the networks, if they have some.
-    """
+    """The first sentence of a page; None where there are not two networks of different size."""
     base = base_of(networks)
     if base is None:
         return None
     ordered = (base, *(network for network in networks if network is not base))
     pairs = [(ordered[i], one) for i, one in zip(bases_of(ordered), ordered) if i is not None]
     both = [
-        (own.scores[name], score)
+        (own.scores[name], network.scores[name])
         for own, network in pairs
-        for name, score in network.scores.items()
-        if name in own.scores
+        for name in own.scores.keys() & network.scores.keys()
     ]
     certain = any(own.difference_error(score) is not None for own, score in both)
     several = len({network.base for network in networks if network.base is not None}) > 1
@@ -74,12 +67,9 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Marku
         '' if both else HOW_TO_SCORE,
         UNEQUAL if any(unequal(own, score) for own, score in both) else '',
     ]
+    sentences = [sentence(own, network, busy=timing.busy, called=called) for own, network in pairs]
     return joined(
-        *(
-            element('p', sentence(own, network, busy=timing.busy, called=called), kind='verdict')
-            for own, network in pairs
-        ),
-        *(element('p', text, kind='verdict') for text in _of_other_runs(networks)),
+        *(element('p', text, kind='verdict') for text in (*sentences, *_of_other_runs(networks))),
         table(['', *(network.label for network in ordered)], verdict_rows(ordered)),
         *(note(text) for text in notes if text),
     )

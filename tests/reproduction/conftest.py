@@ -40,7 +40,11 @@ def base(tmp_path_factory):
 @pytest.fixture
 def table_recipe(base, shards_directory, data, tmp_path):
     """The recipe of a table in `out`, with other settings."""
-    return lambda output=tmp_path / 'out', **more: recipe_for(base, shards_directory, data, output, **more)
+
+    def recipe(output=tmp_path / 'out', base=base, **more):
+        return recipe_for(base, shards_directory, data, output, **more)
+
+    return recipe
 
 
 @pytest.fixture
