@@ -31,10 +31,8 @@ from ..text.tokenizer import (
 )
 
 Words = tuple[tuple[int, str], ...]
-BEHIND = {
-    'attention': slice(1, None, 2),
-    'layer': slice(0, None, 2),
-}  # of `residuals`; the embedding is layer 0
+# of `residuals`; the embedding is layer 0
+BEHIND = {'attention': slice(1, None, 2), 'layer': slice(0, None, 2)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,13 +31,7 @@ class HeadDivergence:
     For a classification it is T² times the Kullback-Leibler divergence over the labels (Hinton et al., 2015,
     section 2); for question answering the mean of that over the tokens as the start and as the end of an
     answer; for several labels over the labels, each of which is there or not; for tags over the tokens of a
-    sentence. For a regression it is the squared difference.
-
-    Parameters
-    ----------
-    head : Head
-    temperature : float
-        T: what scores are divided by.
+    sentence. For a regression it is the squared difference. T is the temperature: what scores are divided by.
     """
 
     def __init__(self, head: Head, temperature: float):
@@ -62,9 +56,7 @@ class HeadDivergence:
         if self._kind == 'regression':
             return mx.nd.sum(mx.nd.square(student - teacher)[:, 0] * weights)
         if self._kind == 'classification':
-            return self._divergence(
-                *(scores.expand_dims(1) for scores in (student, teacher)), weights.expand_dims(1)
-            )
+            return self._divergence(*(values.expand_dims(1) for values in (student, teacher, weights)))
         if self._kind == 'multi_label':  # a sigmoid is a softmax beside a zero
             both = [mx.nd.stack(scores, mx.nd.zeros_like(scores), axis=2) for scores in (student, teacher)]
             count = student.shape[1]
@@ -118,13 +110,10 @@ class TaughtFineTuning(Taught, FineTuning):
 
 
 def fitting_task(teacher: SavedModel, head: Head, *, source: str, max_length: int, pairs: bool) -> SavedModel:
-    """A teacher with its scores in the order of a head.
+    """A teacher with its scores in the order of the head of the network that it is to teach.
 
     Parameters
     ----------
-    teacher : SavedModel
-    head : Head
-        Of the network that it is to teach.
     source : str
         Where it was read.
     max_length : int
@@ -148,16 +137,7 @@ def fitting_task(teacher: SavedModel, head: Head, *, source: str, max_length: in
 
 
 def match_after(run: Path, rounds: int, start: Architecture) -> Match:
-    """The states of a network that are left after so many rounds of a pruning run.
-
-    Parameters
-    ----------
-    run : Path
-        Its directory.
-    rounds : int
-    start : Architecture
-        Of the network that was pruned.
-    """
+    """The states of a network, of the widths of `start`, that so many rounds of a pruning run have left."""
     selections = [read_selection(run / f'round-{number}' / SELECTION) for number in range(1, rounds + 1)]
     return Match.after(*survivors(selections, start), len(start.layers))
 
@@ -166,18 +146,8 @@ def match_of(directory: Path, student: Architecture, teacher: Architecture, *, s
     """The states of a teacher beside those of a network, which may have been pruned from the same one: then
     its run, ``RUN/round-N/model``, says which of them are left.
 
-    Parameters
-    ----------
-    directory : Path
-        Of the network.
-    student, teacher : Architecture
-    source : str
-        Where the teacher was read.
-
-    Raises
-    ------
-    ValueError
-        If they have not the same hidden units and layers, and no run says which.
+    The directory is that of the network, the source that of the teacher. Raises ValueError if they have not
+    the same hidden units and layers, and no run says which.
     """
     whole = Match.whole(teacher)
     sizes = [(one.h, len(one.layers)) for one in (student, teacher)]

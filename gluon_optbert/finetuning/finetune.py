@@ -27,7 +27,7 @@ from ..runs.progress import RESULT, Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
-from ..training.distillation import Match, Teacher
+from ..training.distillation import Teacher
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.states import States
@@ -46,7 +46,9 @@ def _run_seed(
     workers: Workers,
     taught: Mapping[str, Any],
 ) -> None:
-    """Fine-tune with one seed, and write the network of the kept epoch; `taught` is from `_teaching`."""
+    """Fine-tune with one seed, and write the network of the kept epoch; `taught` has the arguments of
+    `TaughtFineTuning` beside the phase, and nothing without a teacher.
+    """
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
@@ -140,17 +142,6 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work:
     )
 
 
-def _teaching(
-    recipe: FineTuneRecipe, found: tuple[SavedModel, Match] | None, workers: Workers
-) -> dict[str, Any]:
-    """Arguments of `TaughtFineTuning` beside the phase; none without a teacher, as `read_teacher` gave it."""
-    if found is None:
-        return {}
-    weights, (saved, match) = recipe.teaching(), found
-    teacher = Teacher(saved, workers, precision=recipe.precision, output=states_for(weights))
-    return {'teacher': teacher, 'match': match, 'weights': weights}
-
-
 def _run_seeds(
     recipe: FineTuneRecipe,
     saved: SavedModel,
@@ -224,45 +215,42 @@ def finetune(
     """
     recipe.check_workers(workers)
     with running(recipe.output, workers):
-        return _finetune(recipe, prepare, workers)
-
-
-def _finetune(
-    recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], workers: Workers
-) -> FineTuningResult:
-    """`finetune`, while no other process writes the output."""
-    directory = RunDirectory(
-        recipe, read=lambda output: FineTuningResult.read(output / RESULT), may_change=('results',)
-    )
-    if directory.result is not None:
-        _copy(directory.result, recipe, workers)
-        return directory.result
-    work, copy = directory.path, copy_path(recipe)
-    if copy is not None:
-        check_place(copy, remedy='give another --results')
-        other = '--output or --results' if directory.state is State.NEW else '--results'
-        refuse_existing(copy, remedy=f'give another {other}')
-    saved = without_gates(read_model(recipe.model))
-    with doing('reading the task', quiet=not workers.first):
-        exercise = prepare(saved)
-        found = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
-    start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
-    networks = len(recipe.seeds) * len(recipe.with_rates())
-    directory.lay_out(workers, needed=networks * saved.nbytes)
-    done = (work / RESULT).exists()
-    if workers.first and not done:
-        note_origin(work, workers=workers.size)
-    workers.barrier('looked')  # all have, before one writes it
-    if not done:
-        taught = _teaching(recipe, found, workers)
-        for one in recipe.with_rates():
-            _run_seeds(one, saved, exercise, _place(work, one), workers, taught)
-    result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
-    workers.barrier('read')  # all have, before one moves it
-    if workers.first:
-        write_file(work / RESULT, result.to_json())
-        _keep(result, recipe, work)
-        os.rename(work, recipe.output)
-    _copy(result, recipe, workers)
-    workers.barrier('written')
-    return result
+        directory = RunDirectory(
+            recipe, read=lambda output: FineTuningResult.read(output / RESULT), may_change=('results',)
+        )
+        if directory.result is not None:
+            _copy(directory.result, recipe, workers)
+            return directory.result
+        work, copy = directory.path, copy_path(recipe)
+        if copy is not None:
+            check_place(copy, remedy='give another --results')
+            other = '--output or --results' if directory.state is State.NEW else '--results'
+            refuse_existing(copy, remedy=f'give another {other}')
+        saved = without_gates(read_model(recipe.model))
+        with doing('reading the task', quiet=not workers.first):
+            exercise = prepare(saved)
+            taught_by = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
+        start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
+        networks = len(recipe.seeds) * len(recipe.with_rates())
+        directory.lay_out(workers, needed=networks * saved.nbytes)
+        done = (work / RESULT).exists()
+        if workers.first and not done:
+            note_origin(work, workers=workers.size)
+        workers.barrier('looked')  # all have, before one writes it
+        if not done:
+            taught = {}
+            if taught_by is not None:
+                weights, (network, match) = recipe.teaching(), taught_by
+                teacher = Teacher(network, workers, precision=recipe.precision, output=states_for(weights))
+                taught = {'teacher': teacher, 'match': match, 'weights': weights}
+            for one in recipe.with_rates():
+                _run_seeds(one, saved, exercise, _place(work, one), workers, taught)
+        result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
+        workers.barrier('read')  # all have, before one moves it
+        if workers.first:
+            write_file(work / RESULT, result.to_json())
+            _keep(result, recipe, work)
+            os.rename(work, recipe.output)
+        _copy(result, recipe, workers)
+        workers.barrier('written')
+        return result

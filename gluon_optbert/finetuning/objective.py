@@ -38,9 +38,6 @@ class Exercise:
 
     Parameters
     ----------
-    name : str
-    head : Head
-    train : Features
     heldout : mapping of str to Features
         By name; the first decides which epoch is best.
     metric : str
@@ -95,7 +92,6 @@ def data_directory(
         What is to be fetched into it.
     load : callable
         A file's name without its ending, and its directory: has GluonNLP fetch it.
-    workers : Workers
 
     Raises
     ------
@@ -164,18 +160,8 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this
     one already, perhaps without the name of its task, or with its labels in another order or other capitals.
 
-    Parameters
-    ----------
-    saved : SavedModel
-        Without gates.
-    head : Head
-    seed : int
-        Of the head's weights.
-
-    Raises
-    ------
-    ValueError
-        If the network has the head of another task.
+    The model is without gates; the seed is that of the head's weights. Raises ValueError if the network has
+    the head of another task.
     """
     saved = in_labels_of(saved, head)
     if saved.head == head:
@@ -187,25 +173,18 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
             + 'start from the network as it was pre-trained or pruned'
         )
     shapes = network_shapes(saved.architecture, head)
-    new = {
-        'task.weight': np.random.RandomState(seed)
-        .normal(0.0, INITIAL_STD, shapes['task.weight'])
-        .astype(np.float32),
-        'task.bias': np.zeros(shapes['task.bias'], np.float32),
-    }
+    weight = np.random.RandomState(seed).normal(0.0, INITIAL_STD, shapes['task.weight']).astype(np.float32)
+    new = {'task.weight': weight, 'task.bias': np.zeros(shapes['task.bias'], np.float32)}
     return {name: new[name] if name in new else saved.parameters[name] for name in shapes}
 
 
 def predict(
     model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int
 ) -> np.ndarray:
-    """The scores of all instances, on every worker.
+    """The scores of all instances by a model with the head of a task, on every worker.
 
     Parameters
     ----------
-    model : OptBERTModel
-        With the head of a task.
-    features : Features
     outputs : int
         Of the head.
     tokens : int
@@ -233,15 +212,7 @@ def predict(
 
 
 class FineTuning(Objective):
-    """The loss of a task, the mean over the instances of the global batch.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-    workers : Workers
-    exercise : Exercise
-    recipe : FineTuneRecipe
-    """
+    """The loss of a task, the mean over the instances of the global batch."""
 
     losses = ('loss',)
 

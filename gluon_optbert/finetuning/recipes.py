@@ -53,17 +53,8 @@ from .result import FineTuningResult
 LOG = logging.getLogger(__name__)
 # the files of a model directory, where submissions are left as well
 _OF_A_MODEL = (
-    'architecture.json',
-    'model.params',
-    'vocab.txt',
-    'recipe.yaml',
-    'progress.json',
-    'manifest.json',
-    'metrics.jsonl',
-    'README.md',
-    HEAD,
-    ORIGIN,
-    TRIM,
+    *('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json', 'manifest.json'),
+    *('metrics.jsonl', 'README.md', HEAD, ORIGIN, TRIM),
 )
 
 
@@ -144,8 +135,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         )
     check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
     data = Path() if recipe.task is None else task_directory(task, recipe.data, workers)
-    train = read_examples(task, data / task.train)
-    held = {}
+    train, held = read_examples(task, data / task.train), {}
     if not task.dev:
         train, held['dev'] = train.split(recipe.held_out)
     train = train.first(recipe.limit)
@@ -159,14 +149,11 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
             len(train),
             label,
         )
+    held = read_sets(task, data, task.dev, labelled=True) or held
     heldout, test = (
-        {
-            name: examples.first(recipe.evaluation_limit)
-            for name, examples in read_sets(task, data, files, labelled=labelled).items()
-        }
-        for files, labelled in ((task.dev, True), (task.test, False))
+        {name: examples.first(recipe.evaluation_limit) for name, examples in sets.items()}
+        for sets in (held, read_sets(task, data, task.test, labelled=False))
     )
-    heldout = heldout or {name: examples.first(recipe.evaluation_limit) for name, examples in held.items()}
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
     read, tag = (kind(saved.vocabulary, max_length=recipe.max_length) for kind in (make_reader, TagReader))
@@ -248,14 +235,9 @@ class SquadRecipe(FineTuneRecipe):
 
     def reading(self) -> Reading:
         """Settings of reading questions and choosing answers."""
-        return Reading(
-            self.max_length,
-            self.stride,
-            self.max_question,
-            self.max_answer,
-            self.n_best,
-            self.null_threshold if self.version == '2.0' else None,
-        )
+        threshold = self.null_threshold if self.version == '2.0' else None
+        lengths = self.max_length, self.stride, self.max_question, self.max_answer
+        return Reading(*lengths, self.n_best, threshold)
 
 
 def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, list[Question]]:
@@ -294,15 +276,9 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     asked = parts['dev'][: recipe.evaluation_limit]
     questions = {'train': parts['train'][: recipe.limit], 'dev': asked}
     vocabulary, align = saved.vocabulary, make_aligner(saved.vocabulary)
+    marks = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
     windows = {
-        part: make_windows(
-            asked_of,
-            align,
-            recipe.reading(),
-            cls_id=vocabulary[vocabulary.cls_token],
-            sep_id=vocabulary[vocabulary.sep_token],
-            labelled=part == 'train',
-        )
+        part: make_windows(asked_of, align, recipe.reading(), labelled=part == 'train', **marks)
         for part, asked_of in questions.items()
     }
     if not len(windows['train'].features):
@@ -318,9 +294,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         return answer_files(asked, best, odds, threshold=recipe.null_threshold)
 
     def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
-        return {
-            name: (json.dumps(content) + '\n').encode() for name, content in answers(scores['dev']).items()
-        }
+        contents = answers(scores['dev'])
+        return {name: (json.dumps(content) + '\n').encode() for name, content in contents.items()}
 
     return Exercise(
         name=f'SQuAD v{recipe.version}',

@@ -159,18 +159,13 @@ class FineTuningResult:
         named = {name: values[name] for name in (*_PLAIN, 'runs', 'majority') if name in values}
         named['origin'] = {name: values[name] for name in _ORIGIN if name in values}
         named['tried'] = rates.get('tried', ())
-        named['more'] = {name: value for name, value in values.items() if name not in _NAMES}
+        known = (*_PLAIN, *_DERIVED, *_ORIGIN)
+        named['more'] = {name: value for name, value in values.items() if name not in known}
         return checked(cls, named, source=f'{source}: not a result of fine-tuning')
 
     @classmethod
     def read(cls, path: Path) -> FineTuningResult:
-        """The result in a file.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            If there is none, or it is damaged.
-        """
+        """The result in a file; FileNotFoundError or ValueError if there is none, or it is damaged."""
         return cls.from_dict(parse_json(Path(path).read_bytes(), source=path), source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
@@ -209,19 +204,7 @@ class FineTuningResult:
 
 _PLAIN = ('task', 'metric', 'model_sha256', 'parameters', 'architecture', 'samples', 'recipe')
 _ORIGIN = ('commit', 'versions', 'machine', 'workers', 'commits')
-_NAMES = {
-    'format',
-    'version',
-    'unit',
-    'seeds',
-    'runs',
-    'mean',
-    'std',
-    'majority',
-    'learning_rates',
-    *_PLAIN,
-    *_ORIGIN,
-}
+_DERIVED = ('format', 'version', 'unit', 'seeds', 'runs', 'mean', 'std', 'majority', 'learning_rates')
 
 
 def summary(result: FineTuningResult) -> str:
