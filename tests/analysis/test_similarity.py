@@ -10,14 +10,13 @@ from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, se
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.analysis.sample import network_of, random_network, read_sample, residuals, sample_of_texts
+from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts
 from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes, parameter_table
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.text import shards
 from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of
 
@@ -121,21 +120,6 @@ def test_network_is_like_itself_in_any_order_of_its_units():
     assert result.tokens == sum(map(len, SAMPLE.ids))
     other = compare(one, random_network(network(h=5), 3), SAMPLE)  # of another width and depth
     assert other.attention.shape == (3, 2) and ((other.layers > 0) & (other.layers < 0.8)).all()
-
-
-def test_states_do_not_depend_on_the_batch():
-    one, result = network_of(saved_model(UNEVEN)), []
-    for size in (1, 5):
-        rows = {
-            number: state[:valid]
-            for batch in sorted_batches(SAMPLE.features, size)
-            for number, valid, state in zip(
-                batch.rows, batch.valid_length.astype(int), residuals(one, batch)[-1]
-            )
-        }
-        result.append([rows[number] for number in range(len(TEXTS))])
-    for alone, together in zip(*result):
-        np.testing.assert_allclose(alone, together, atol=1e-5)  # float32, other padding
 
 
 def test_gates_are_folded_and_heads_do_not_matter():

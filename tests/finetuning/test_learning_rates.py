@@ -69,24 +69,7 @@ def test_score_that_is_no_number_is_never_the_best():
 
 
 def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatch):
-    """It ends in a step of the last rate; `chosen` is the uninterrupted run."""
-    base, values, result = chosen
-    values = {**values, 'output': str(tmp_path / 'run')}
-    stop_at(monkeypatch, 4 * 12 + 10)
-    with pytest.raises(Interrupted):
-        finetune_glue(fill(GlueRecipe, values))
-    monkeypatch.undo()
-    values['resume'] = True
-    with pytest.raises(ValueError, match='other settings of learning_rates'):
-        finetune_glue(fill(GlueRecipe, {**values, 'learning_rates': [0.001]}))
-    again = finetune_glue(fill(GlueRecipe, values))
-    assert without_times(again).runs == without_times(result).runs
-    assert [one.learning_rate for one in again.tried] == list(RATES)
-    assert weights_of(tmp_path) == weights_of(base) and sorted(os.listdir(tmp_path)) == ['run']
-
-
-def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, tmp_path, monkeypatch):
-    """Killed after the first of two networks."""
+    """It ends in a step of the last rate, and again after it has kept the first of two networks."""
     base, values, result = chosen
     values = {**values, 'output': str(tmp_path / 'run')}
     rename, renamed = os.rename, []
@@ -98,15 +81,21 @@ def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, t
             renamed.append(target)
         rename(source, target)
 
-    monkeypatch.setattr(finetune.os, 'rename', stopping)
-    with pytest.raises(Interrupted):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, 4 * 12 + 10)
         finetune_glue(fill(GlueRecipe, values))
-    monkeypatch.undo()
+    values['resume'] = True
+    with pytest.raises(ValueError, match='other settings of learning_rates'):
+        finetune_glue(fill(GlueRecipe, {**values, 'learning_rates': [0.001]}))
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(finetune.os, 'rename', stopping)
+        finetune_glue(fill(GlueRecipe, values))
     assert not (tmp_path / 'run').exists()
-    again = finetune_glue(fill(GlueRecipe, {**values, 'resume': True}))
+    again = finetune_glue(fill(GlueRecipe, values))
     assert without_times(again).runs == without_times(result).runs
-    assert sorted(os.listdir(tmp_path / 'run')) == LEFT
-    assert sorted(os.listdir(tmp_path)) == ['run']
+    assert [one.learning_rate for one in again.tried] == list(RATES)
+    assert sorted(os.listdir(tmp_path / 'run')) == LEFT and sorted(os.listdir(tmp_path)) == ['run']
+    assert weights_of(tmp_path) == weights_of(base)
 
 
 @pytest.mark.slow

@@ -1,16 +1,17 @@
 """Fine-tuning that was interrupted goes on and comes to the same; what is finished stays as it is."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for, without_times
+from helpers.finetuned import Interrupted, recipe_for, stop_at, without_times
 from helpers.pruned import records
-from helpers.tiny import contents, run
+from helpers.tiny import contents
 
+from gluon_optbert.finetuning import finetune
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
+from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.runs import machine as provenance
 
 
@@ -18,12 +19,20 @@ def test_resumed_run_equals_the_uninterrupted_one(model_directory, glue, tmp_pat
     def tune(**more):
         return finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], select='best', **more))
 
+    def stopping(*args, **more):
+        write_model(*args, **more)
+        raise Interrupted
+
     whole = tune()
     (tmp_path / 'run').rename(tmp_path / 'whole')
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    with monkeypatch.context() as patch:
         patch.setattr(provenance, 'commit', lambda: 'a' * 40)
-        stop_at(patch, 12 + 10)  # the tenth step of the second seed
-        tune()
+        with monkeypatch.context() as at_network, pytest.raises(Interrupted):
+            at_network.setattr(finetune, 'write_model', stopping)
+            tune()
+        stop_at(patch, 10)  # of the second seed
+        with pytest.raises(Interrupted):
+            tune(resume=True)
     with pytest.raises(FileExistsError, match='--resume'):
         tune()
     with pytest.raises(ValueError, match='other settings of epochs'):
@@ -42,26 +51,6 @@ def test_resumed_run_equals_the_uninterrupted_one(model_directory, glue, tmp_pat
         assert records(tmp_path / 'run' / seed) == records(tmp_path / 'whole' / seed)
     assert sorted(os.listdir(tmp_path)) == ['run', 'whole']
     assert tune(resume=True) == result
-
-
-def test_run_that_ends_after_its_first_network_goes_on(finished, model_directory, glue, tmp_path):
-    """A process of its own, so that nothing is tidied up on the way."""
-    program = (
-        'import json, os, sys\nfrom gluon_optbert.finetuning import finetune\n'
-        'from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue\n'
-        'from gluon_optbert.network import saved_model\n'
-        'from gluon_optbert.runs.recipe import fill\n'
-        'finetune.write_model = lambda *a, **k: (saved_model.write_model(*a, **k), os._exit(9))\n'
-        'finetune_glue(fill(GlueRecipe, json.loads(sys.argv[1])))'
-    )
-    values = values_for(model_directory, glue, tmp_path, seeds=[1, 2])
-    ended = run('-W', 'ignore', '-c', program, json.dumps(values))
-    assert ended.returncode == 9, ended.stderr
-    finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], resume=True))
-    assert sorted(os.listdir(tmp_path / 'run')) == LEFT
-    for seed in ('seed-1', 'seed-2'):
-        one, other = (contents(place / 'run' / seed)['model.params'] for place in (tmp_path, finished[0]))
-        assert one == other
 
 
 def test_a_copy_of_the_result_goes_where_it_is_asked_for_and_replaces_nothing(

@@ -295,11 +295,22 @@ def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, 
         ({'tasks': 'cola'}, "no task 'cola'"),
         ({'table': 7}, 'table must be one of 1, 6'),
         ({'render': True, 'dry_run': True}, 'exclude each other'),
+        ({'glue': 'seeds: [1, 2, 3]'}, 'the table decides seeds (--seeds)'),
+        ({'pruning': 'objective: flops'}, 'the table decides objective; leave it out'),
+        (
+            {'pruning': 'reconstruct: true'},
+            'the rows of the paper are pruned without reconstruct; leave that out there. Of the rows beside '
+            'them, optBERT-all+ has rotate_heads, reconstruct, teacher, relative_gates',
+        ),
+        ({'pruning': 'gate_teacher: true\nrotate_heads: true'}, 'without rotate_heads, gate_teacher; '),
     ],
 )
-def test_contradictory_table_is_refused(table_recipe, change, named):
+def test_what_a_table_cannot_have_is_refused(planned, tmp_path, change, named):
+    for file in {'glue', 'pruning'} & set(change):
+        (tmp_path / 'further.yaml').write_text(change[file])
+        change = {file: str(tmp_path / 'further.yaml')}
     with pytest.raises(RecipeError, match=re.escape(named)):
-        table_recipe(**change)
+        planned(**change)
 
 
 def test_missing_data_and_missing_base_are_said_before_anything_is_written(planned, tmp_path):
@@ -326,23 +337,3 @@ def test_estimate_counts_halves_of_gate_training_evaluations_teachers_and_repair
     assert (plain, repaired) == (2 * (4 + 10 + 3), 2 * (4 + 10 * 3 + 4))
     assert seconds(split_half=True)[0] == plain + 2 * 4
     assert seconds(evaluate_every=3)[0] == plain + 2 * 3
-
-
-@pytest.mark.parametrize(
-    'file, content, named',
-    [
-        ('glue', 'seeds: [1, 2, 3]', 'the table decides seeds (--seeds)'),
-        ('pruning', 'objective: flops', 'the table decides objective; leave it out'),
-        (
-            'pruning',
-            'reconstruct: true',
-            'the rows of the paper are pruned without reconstruct; leave that out there. Of the rows beside '
-            'them, optBERT-all+ has rotate_heads, reconstruct, teacher, relative_gates',
-        ),
-        ('pruning', 'gate_teacher: true\nrotate_heads: true', 'without rotate_heads, gate_teacher; '),
-    ],
-)
-def test_settings_that_the_table_decides_are_refused(planned, tmp_path, file, content, named):
-    (tmp_path / 'further.yaml').write_text(content + '\n')
-    with pytest.raises(RecipeError, match=re.escape(named)):
-        planned(**{file: str(tmp_path / 'further.yaml')})
