@@ -145,9 +145,7 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
     dict of name to ProbeTask
         None for a task that the text does not allow, such as casing where everything is lower case.
     """
-    positions = [
-        (number, position, word) for number, row in enumerate(sample.words) for position, word in row
-    ]
+    positions = [(number, *place) for number, row in enumerate(sample.words) for place in row]
     tasks: dict[str, ProbeTask | None] = {}
     for name, labelling in (('casing', casing), ('frequency band', frequency_bands)):
         generator = np.random.RandomState(seed)
@@ -194,10 +192,8 @@ def layer_features(
     -------
     list of np.ndarray, 1 + 2 per layer, shape (n, h), float32
     """
-    features = [
-        np.zeros((len(places), network.architecture.h), dtype=np.float32)
-        for _ in range(1 + 2 * len(network.architecture.layers))
-    ]
+    shape = 1 + 2 * len(network.architecture.layers), len(places), network.architecture.h
+    features = list(np.zeros(shape, dtype=np.float32))
     for batch in sorted_batches(sample.features, batch_size):
         row_of = {number: row for row, number in enumerate(batch.rows)}
         wanted = np.flatnonzero(np.isin(places[:, 0], batch.rows))
@@ -225,9 +221,8 @@ def probe(
     if not tasks:
         return {}
     borders = np.cumsum([0, *(len(task.labels) for task in tasks.values())])
-    features = layer_features(
-        network, sample, np.concatenate([task.places for task in tasks.values()]), batch_size=batch_size
-    )
+    places = np.concatenate([task.places for task in tasks.values()])
+    features = layer_features(network, sample, places, batch_size=batch_size)
     results = {}
     for (name, task), start, end in zip(tasks.items(), borders, borders[1:]):
         rows = [feature[start:end] for feature in features]

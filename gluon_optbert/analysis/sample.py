@@ -67,11 +67,6 @@ class Sample:
         return np.split(self.features.ids, self.features.starts[1:-1])
 
 
-def real(batch: TaskBatch) -> np.ndarray:
-    """Which positions are not padding, shape (b, L)."""
-    return np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]
-
-
 def sample_of_texts(
     texts: Sequence[Sequence[str]], vocabulary: Vocabulary, *, length: int = 128, labels: Sequence[str] = ()
 ) -> Sample:
@@ -79,17 +74,8 @@ def sample_of_texts(
 
     `Sample.words` keeps capitals, whatever the vocabulary, and accents with a cased one.
 
-    Parameters
-    ----------
-    texts : sequence of sequence of str
-        One sentence each, or two.
-    length : int
-        The most tokens of a sequence; in a longer one, the end of the longer sentence is cut off.
-
-    Raises
-    ------
-    ValueError
-        If `length` is too small for the special tokens, see `pair`.
+    A sequence has `length` tokens at the most; in a longer one, the end of the longer sentence is cut off. It
+    is ValueError if `length` is too small for the special tokens, see `pair`.
     """
     split = word_splitter(settings_of(vocabulary).model_copy(update={'lowercase': False}))
     tokenize = make_tokenizer(vocabulary)
@@ -100,13 +86,8 @@ def sample_of_texts(
             for text in sentences
         ]
         first, *second = ([number for _, ids in sentence for number in ids] for sentence in pieces)
-        instance = pair(
-            first,
-            second[0] if second else None,
-            cls_id=vocabulary['[CLS]'],
-            sep_id=vocabulary['[SEP]'],
-            max_length=length,
-        )
+        marks = {'cls_id': vocabulary['[CLS]'], 'sep_id': vocabulary['[SEP]']}
+        instance = pair(first, second[0] if second else None, max_length=length, **marks)
         positions: list[tuple[int, str]] = []
         for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
             for word, ids in sentence:
@@ -197,12 +178,8 @@ def read_sample(
         if known.head.kind != 'classification':
             raise ValueError(f'{known.name} is a {known.head.kind}; probes want labels')
         kept = some(len(examples))
-        return sample_of_texts(
-            [examples.texts[i] for i in kept],
-            vocabulary,
-            length=length,
-            labels=[known.head.labels[examples.labels[i]] for i in kept],
-        )
+        labels = [known.head.labels[examples.labels[i]] for i in kept]
+        return sample_of_texts([examples.texts[i] for i in kept], vocabulary, length=length, labels=labels)
     if path.is_dir():
         return sample_of_shards(path, vocabulary, limit=limit, length=length)
     lines = [' '.join(cells) for cells in read_lines(path) if any(cell.strip() for cell in cells)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..network.model import OptBERTModel
 from ..tasks.features import sorted_batches
-from .sample import BEHIND, Sample, real, residuals
+from .sample import BEHIND, Sample, residuals
 
 
 class LinearCKA:
@@ -59,12 +59,7 @@ class LinearCKA:
     def value(self) -> np.ndarray:
         """The similarities, shape (states of the first, states of the second), from 0 to 1.
 
-        It is not a number for a state that is the same for all examples.
-
-        Raises
-        ------
-        ValueError
-            If no example was added.
+        It is not a number for a state that is the same for all examples, and ValueError if none was added.
         """
         if not self.count:
             raise ValueError('no example was added, so no similarity is defined; add a minibatch first')
@@ -108,18 +103,12 @@ def compare(first: OptBERTModel, second: OptBERTModel, sample: Sample, *, batch_
     """The similarity of two networks over all tokens of a sample, without padding.
 
     The sums behind attention and behind layers are kept at the same time: 1.7 GB for two networks of twelve
-    layers of 768 units.
-
-    Raises
-    ------
-    ValueError
-        If a network has no layers.
+    layers of 768 units. Raises ValueError if a network has no layers.
     """
     attention, layers = LinearCKA(), LinearCKA()
     for batch in sorted_batches(sample.features, batch_size):
-        one, other = (
-            [state[real(batch)] for state in residuals(network, batch)] for network in (first, second)
-        )
+        real = np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]  # no padding
+        one, other = ([state[real] for state in residuals(network, batch)] for network in (first, second))
         for kind, states in ((attention, BEHIND['attention']), (layers, BEHIND['layer'])):
             kind.add(one[states], other[states])
     return Similarity(attention.value(), layers.value(), layers.count)

@@ -196,15 +196,8 @@ def finetune(
 
     Parameters
     ----------
-    recipe : FineTuneRecipe
     prepare : callable
         The model, without gates → the data set made ready for it.
-    workers : Workers
-
-    Returns
-    -------
-    FineTuningResult
-        As in its file.
 
     Raises
     ------

@@ -123,10 +123,9 @@ def check_fits(max_length: int, saved: SavedModel, *, pairs: bool, name: str = '
     """
     if pairs and saved.architecture.token_types < 2:
         raise ValueError(f'instances are pairs of texts, and {name} has one token type')
-    if max_length > saved.architecture.max_length:
-        raise ValueError(
-            f'max_length is {max_length}, and {name} has {saved.architecture.max_length} positions'
-        )
+    positions = saved.architecture.max_length
+    if max_length > positions:
+        raise ValueError(f'max_length is {max_length}, and {name} has {positions} positions')
 
 
 INITIAL_STD = 0.02  # of the head's weights, as BERT's
@@ -257,16 +256,8 @@ class FineTuning(Objective):
 
     def scores(self, sets: Mapping[str, Features]) -> dict[str, np.ndarray]:
         """The network's scores of some sets, by name."""
-        return {
-            name: predict(
-                self.model,
-                features,
-                self.workers,
-                outputs=self._exercise.head.outputs,
-                tokens=self._recipe.evaluation_tokens,
-            )
-            for name, features in sets.items()
-        }
+        more = {'outputs': self._exercise.head.outputs, 'tokens': self._recipe.evaluation_tokens}
+        return {name: predict(self.model, own, self.workers, **more) for name, own in sets.items()}
 
     def evaluate(self, phase: Phase) -> dict[str, float]:
         self.heldout_scores = self.scores(self._exercise.heldout)

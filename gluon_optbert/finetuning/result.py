@@ -138,11 +138,8 @@ class FineTuningResult:
     @property
     def std(self) -> dict[str, float | None]:
         """The deviation of the sample of every score over the seeds; None for one seed."""
-        several = len(self.runs) > 1
-        return {
-            name: float(np.std(self.scores(name), ddof=1)) if several else None
-            for name in self.runs[0].scores
-        }
+        names, several = self.runs[0].scores, len(self.runs) > 1
+        return {name: float(np.std(self.scores(name), ddof=1)) if several else None for name in names}
 
     @property
     def seconds(self) -> float:
@@ -220,10 +217,8 @@ def summary(result: FineTuningResult) -> str:
     parts = ' | '.join(f'{name} {text}' for name, text in scores.items())
     lines = [f'{result.task}, seeds {",".join(map(str, result.seeds))}: {parts}']
     if result.tried:
-        rates = ', '.join(
-            f'{one.learning_rate:g} {score_text(means(one.runs)[result.metric], digits=2)}'
-            for one in result.tried
-        )
+        scored = {one.learning_rate: means(one.runs)[result.metric] for one in result.tried}
+        rates = ', '.join(f'{rate:g} {score_text(score, digits=2)}' for rate, score in scored.items())
         chosen = result.recipe['learning_rate']
         lines.append(f'learning rates by {result.metric}: {rates}; kept {chosen:g}; {OPTIMISTIC}')
     if majority:

@@ -203,18 +203,8 @@ def size_table(runs: Sequence[Run]) -> str:
 
 
 def read_gates(run: Run) -> list[tuple[int, Letters]]:
-    """The trained gates of every round.
-
-    Returns
-    -------
-    list of (int, dict)
-        The round, and by letter the alphas that stayed and those that were removed, over all layers; rounds
-        whose gates were not trained or not kept are left out.
-
-    Raises
-    ------
-    ValueError
-        If ``alphas.npz`` and ``selection.json`` cannot be read or do not belong together.
+    """The trained gates of every round, over all layers; rounds whose gates were not trained or not kept are
+    left out. ValueError if ``alphas.npz`` and ``selection.json`` cannot be read or do not belong together.
     """
     rounds = []
     for row in run.rounds[1:]:
@@ -472,7 +462,6 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
     old = networks[place]
     if name in old.scores:
         raise ValueError(f'{label}: a second result of {old.label} for {name}; give one of them')
-    new = dataclasses.replace(
-        old, scores={**old.scores, name: score}, model_sha256=old.model_sha256 or checksum
-    )
+    scores = {**old.scores, name: score}
+    new = dataclasses.replace(old, scores=scores, model_sha256=old.model_sha256 or checksum)
     return [new if i == place else network for i, network in enumerate(networks)]
