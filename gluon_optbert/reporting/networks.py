@@ -143,9 +143,7 @@ def score_name(task: str, metric: str) -> str:
 
 
 def value_of(one: HeldOut | TaskScores | None) -> float | None:
-    """The value that decides of a measurement: a score in percent, or the MLM loss in nats; None if there is
-    none.
-    """
+    """The value that decides: a score in percent, or the MLM loss in nats; None if nothing was measured."""
     return None if one is None else one.value
 
 
@@ -186,9 +184,12 @@ def size_table(runs: Sequence[Run]) -> str:
     """The networks of comparable runs by size, as Markdown: with their held-out losses, or their scores on a
     task in percent.
     """
-    head, digits, names = ['MLM loss after the cut', 'recovered', 'MLM accuracy', 'NSP accuracy'], 3, MEASURED
-    if runs[0].metric is not None:
-        head, digits, names = [f'{runs[0].quantity} after the cut', 'at the end'], 2, ('value',)
+    if runs[0].metric is None:
+        names, digits = MEASURED, 3
+        head = ['MLM loss after the cut', 'recovered', 'MLM accuracy', 'NSP accuracy']
+    else:
+        names, digits = ('value',), 2
+        head = [f'{runs[0].quantity} after the cut', 'at the end']
     rows = []
     for run in runs:
         for row in run.rounds:

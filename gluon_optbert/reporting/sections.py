@@ -68,12 +68,10 @@ class Reader(NamedTuple):
 def chapter(
     path: Path, label: str, *, readers: Sequence[Reader] = (), finetuning: str | None = None
 ) -> Chapter:
-    """All that a directory or a file of results tells.
+    """All that a directory or a file of results tells, with the label as its title.
 
     Parameters
     ----------
-    label : str
-        The title.
     readers : sequence of Reader
         Of the directories that other rooms know.
     finetuning : str, optional

@@ -5,6 +5,7 @@ import io
 
 from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.runs.recipe import fill
+from helpers.finetuned import flags_of
 
 FINISHED = {
     'rows': 'bert-l,bert-l-truncated,optbert-h,optbert-all-plus,bert-all-uniform',
@@ -38,11 +39,7 @@ def recipe_for(*args, **more):
 
 
 def flags_for(*args, **more):
-    return [
-        part
-        for name, value in values_for(*args, **more).items()
-        for part in ('--' + name.replace('_', '-'), str(value))
-    ]
+    return flags_of(values_for(*args, **more))
 
 
 def sheet(output):
