@@ -69,7 +69,7 @@ def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recip
 
 @pytest.mark.slow
 def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(recipe, tmp_path, monkeypatch):
-    few = {'optBERT-all': [1, 2], 'BERT-all uniform': [1], 'BERT-ℓ': [1]}
+    few = {name: seeds for name, seeds in FILE['rows'].items() if name not in ('a random cut', 'optBERT-f')}
     recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': few}, sort_keys=False))
     study = plan(recipe)
     run(study)
