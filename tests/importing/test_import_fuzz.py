@@ -15,7 +15,7 @@ from gluon_optbert.architecture.parameters import check_parameters
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 
-TIMES = in_proportion(200)  # damages of each file
+TIMES = in_proportion(80)  # damages of each file
 SOURCES = {
     'safetensors': (write_hugging_face, {}, ('config.json', 'vocab.txt', 'model.safetensors')),
     'sharded safetensors': (

@@ -26,9 +26,6 @@ from helpers.checkpoints import (
     write_torch,
     write_zip,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
 from gluon_optbert.importing.tensorflow_reader import masked_checksum, read_index, read_tensorflow
@@ -65,31 +62,20 @@ def test_masked_checksum_can_be_turned_back():
 # Arrays
 
 
-@given(
-    st_numpy.arrays(
-        'f4', st_numpy.array_shapes(max_dims=3, max_side=4), elements=st.floats(width=32, allow_nan=False)
-    )
-)
-def test_bfloat16_is_the_upper_half_of_float32(values):
+def test_bfloat16_is_the_upper_half_of_float32():
+    values = np.random.RandomState(0).standard_normal((9, 11)).astype('f4')
     upper = values.view('u4') & np.uint32(0xFFFF0000)
     array = array_of((upper >> 16).astype('<u2').tobytes(), 'BF16', values.shape)
     assert array.dtype == np.float32 and np.array_equal(array.view('u4'), upper)
 
 
-@pytest.mark.parametrize(
-    'arguments',
-    [
-        (bytes(8), 'F32', (3,)),
-        (bytes(8), 'F32', (-2, -1)),
-        (bytes(8), 'F8', (8,)),
-        (b'', 'F32', (0,) * 9),
-        (bytes(8), 'F32', (b'ab',)),
-        (bytes(4), 'F32', (10**30,)),
-    ],
-)
-def test_bytes_that_are_no_such_array_are_refused(arguments):
-    with pytest.raises(ValueError):
-        array_of(*arguments)
+def test_bytes_that_are_no_such_array_are_refused():
+    for kind, shape in (
+        *(('F32', (3,)), ('F32', (-2, -1)), ('F8', (8,)), ('F32', (0,) * 9), ('F32', (b'ab',))),
+        ('F32', (10**30,)),
+    ):
+        with pytest.raises(ValueError):
+            array_of(b'' if 0 in shape else bytes(8), kind, shape)
 
 
 # PyTorch
@@ -145,31 +131,24 @@ class Hostile:
 
 
 def in_both_forms(directory, stream):
+    old = [0x1950A86A20F9469CFC6C, 1001, {'little_endian': True}]
     write_zip(directory / 'new.bin', stream)
-    old = [
-        pickled(0x1950A86A20F9469CFC6C),
-        pickled(1001),
-        pickled({'little_endian': True}),
-        stream,
-        pickled([]),
-    ]
-    (directory / 'old.bin').write_bytes(b''.join(old))
+    (directory / 'old.bin').write_bytes(b''.join([*map(pickled, old), stream, pickled([])]))
     (directory / 'bare.bin').write_bytes(stream)
     return [directory / name for name in ('new.bin', 'old.bin', 'bare.bin')]
 
 
 @pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize(
-    'wrap', [lambda evil: evil, lambda evil: {'a': evil}, lambda evil: {'a': [evil, (evil,)]}]
-)
-def test_hostile_pickle_is_refused_and_not_run(tmp_path, protocol, wrap):
+def test_hostile_pickle_is_refused_and_not_run(tmp_path, protocol):
     canary = str(tmp_path / 'canary')
-    stream = pickle.dumps(wrap(Hostile(canary)), protocol)
-    for path in in_both_forms(tmp_path, stream):
-        with pytest.raises(ValueError, match=path.name):
-            read_torch(path)
+    evil = Hostile(canary)
+    for value in (evil, {'a': evil}, {'a': [evil, (evil,)]}):
+        stream = pickle.dumps(value, protocol)
+        for path in in_both_forms(tmp_path, stream):
+            with pytest.raises(ValueError, match=path.name):
+                read_torch(path)
     assert not os.path.exists(canary)
-    pickle.loads(stream)
+    pickle.loads(pickle.dumps(evil, protocol))
     assert os.path.exists(canary)  # it would have
 
 
@@ -232,17 +211,14 @@ def test_tensors_that_cannot_be_are_refused(tmp_path, bad):
 
 def test_archives_that_torch_does_not_write_are_refused(tmp_path):
     stream, storages = pickled(state({'a': VALUES})), [VALUES.tobytes()]
-    cases = {
+    for name, options in {
         'bomb': {'compression': zipfile.ZIP_DEFLATED, 'storages': [bytes(1 << 20)]},
         'big-endian': {'more': [('byteorder', b'big')], 'storages': storages},
         'no storage': {},
-    }
-    for name, options in cases.items():
+    }.items():
         write_zip(tmp_path / name, stream, **options)
         with pytest.raises(ValueError, match=name):
             read_torch(tmp_path / name)
-    write_zip(tmp_path / 'good', stream, storages)
-    assert_arrays(read_torch(tmp_path / 'good'), {'a': VALUES})
 
 
 @pytest.mark.parametrize('kind', sorted(STORAGES))
@@ -258,11 +234,8 @@ def test_every_kind_of_storage_is_read(tmp_path, kind):
 
 @pytest.mark.parametrize('per_block', [1, 3, 100])
 def test_tensorflow_checkpoint_is_read_as_written(tmp_path, per_block):
-    arrays = {
-        **MANY,
-        **{name: np.ascontiguousarray(value) for name, value in ARRAYS.items() if value.size},
-        'step': np.array(3),
-    }
+    some = {name: np.ascontiguousarray(value) for name, value in ARRAYS.items() if value.size}
+    arrays = {**MANY, **some, 'step': np.array(3)}
     write_checkpoint(tmp_path / 'ckpt', arrays, per_block=per_block)
     assert_arrays(read_tensorflow(tmp_path / 'ckpt'), arrays)
     kept = read_tensorflow(tmp_path / 'ckpt', skip=lambda name: name.startswith('name'))
@@ -355,20 +328,12 @@ def test_safetensors_headers_that_lie_are_refused(tmp_path, data):
         read_safetensors(tmp_path / 'file.safetensors')
 
 
-@pytest.mark.parametrize(
-    'places',
-    [
-        None,
-        {},
-        {'a': '../file.safetensors'},
-        {'b': 'file.safetensors'},
-        {'a': 'file.safetensors', 'b': 'file.safetensors'},
-        {'a': 'nowhere.safetensors'},
-        {'a': '/etc/passwd'},
-    ],
-)
-def test_index_that_does_not_fit_its_files_is_refused(tmp_path, places):
+def test_index_that_does_not_fit_its_files_is_refused(tmp_path):
     save_file({'a': ARRAYS['a']}, str(tmp_path / 'file.safetensors'))
-    (tmp_path / 'index.json').write_text(json.dumps({'weight_map': places}))
-    with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path)):
-        read_sharded(tmp_path / 'index.json', read_safetensors)
+    for places in (
+        *(None, {}, {'a': '../file.safetensors'}, {'a': '/etc/passwd'}, {'b': 'file.safetensors'}),
+        *({'a': 'file.safetensors', 'b': 'file.safetensors'}, {'a': 'nowhere.safetensors'}),
+    ):
+        (tmp_path / 'index.json').write_text(json.dumps({'weight_map': places}))
+        with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path)):
+            read_sharded(tmp_path / 'index.json', read_safetensors)
