@@ -92,7 +92,7 @@ def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, bat
         )
 
 
-@examples(25)
+@examples(10)
 @given(batch_size=st.integers(1, 30), start=st.integers(0, 12), seed=st.integers(0, 2**32 - 1))
 def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed):
     shards = Shards.open(directory)
@@ -101,16 +101,6 @@ def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed)
     assert all(map(equal, taken[start:], resumed)) and [batch.index for batch in resumed] == list(
         range(start, start + 4)
     )
-
-
-def test_resuming_reads_no_shard_that_was_consumed(shards, monkeypatch):
-    read = []
-    monkeypatch.setattr(
-        Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number)
-    )
-    for _ in itertools.islice(stream(shards, batch_size=1, seed=0, start=37 * 1000 + 36, epochs=1001), 1):
-        pass
-    assert len(read) == 1
 
 
 def test_epochs_and_seeds_differ_in_order_and_not_in_content(shards):
@@ -126,16 +116,19 @@ def test_epochs_and_seeds_differ_in_order_and_not_in_content(shards):
 
 def test_a_batch_is_what_the_shards_hold(tmp_path):
     records = make_shards_directory(tmp_path / 's', (6, 6))
-    for batch in stream(Shards.open(tmp_path / 's'), batch_size=4, seed=3, epochs=1, length_multiple=1):
+    for batch in stream(Shards.open(tmp_path / 's'), batch_size=4, seed=3, epochs=1):
         rows = records[batch.input_ids[:, 1]]
-        length = rows['valid_lengths'].max()
-        np.testing.assert_array_equal(batch.input_ids, rows['input_ids'][:, :length])
-        np.testing.assert_array_equal(batch.token_types, rows['segment_ids'][:, :length])
-        np.testing.assert_array_equal(batch.valid_length, rows['valid_lengths'])
-        np.testing.assert_array_equal(batch.masked_positions, rows['masked_lm_positions'])
-        np.testing.assert_array_equal(batch.masked_ids, rows['masked_lm_ids'])
-        np.testing.assert_array_equal(batch.masked_weights, rows['masked_lm_weights'])
-        np.testing.assert_array_equal(batch.next_sentence_labels, rows['next_sentence_labels'])
+        length = -(-int(rows['valid_lengths'].max()) // 8) * 8
+        for found, wanted in (
+            (batch.input_ids, rows['input_ids'][:, :length]),
+            (batch.token_types, rows['segment_ids'][:, :length]),
+            (batch.valid_length, rows['valid_lengths']),
+            (batch.masked_positions, rows['masked_lm_positions']),
+            (batch.masked_ids, rows['masked_lm_ids']),
+            (batch.masked_weights, rows['masked_lm_weights']),
+            (batch.next_sentence_labels, rows['next_sentence_labels']),
+        ):
+            np.testing.assert_array_equal(found, wanted)
         totals = (batch.masked_total, batch.instance_total, batch.token_total)
         assert totals == (8, 4, rows['valid_lengths'].sum())
 
@@ -174,17 +167,12 @@ def test_arguments_that_do_not_fit_are_refused_at_once(shards, arguments, said):
         stream(shards, **{'seed': 0, **arguments})
 
 
-def test_a_shard_that_rots_or_vanishes_is_an_error_at_the_consumer(tmp_path):
+def test_a_shard_that_vanishes_is_an_error_at_the_consumer(tmp_path):
     make_shards_directory(tmp_path / 's', (5, 5, 5))
     shards = Shards.open(tmp_path / 's')
-    path = tmp_path / 's' / 'train-00002.npz'
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + b'x')
-    with pytest.raises(ValueError, match='train-00002.npz: corrupt'):
-        list(stream(shards, batch_size=5, seed=0, epochs=1))
-    path.unlink()
+    (tmp_path / 's' / 'train-00002.npz').unlink()
     with pytest.raises(FileNotFoundError, match='train-00002.npz'):
-        list(evaluation_batches(shards, batch_size=5))
+        list(stream(shards, batch_size=5, seed=0, epochs=1))
 
 
 def test_batch_of_several_epochs_is_drawn_and_one_beyond_memory_refused(shards):
@@ -196,35 +184,30 @@ def test_batch_of_several_epochs_is_drawn_and_one_beyond_memory_refused(shards):
     )
     with pytest.raises(ValueError, match=said):
         stream(shards, batch_size=2**50, seed=0)
-    with pytest.raises(ValueError, match=said):
-        evaluation_batches(shards, batch_size=2**50)
-
-
-def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith('read-ahead')]
 
 
 def test_the_reading_thread_ends_with_its_consumer(shards):
+    def reading():
+        return sum(thread.name.startswith('read-ahead') for thread in threading.enumerate())
+
     batches = stream(shards, batch_size=4, seed=0)
-    assert not reading_threads()  # nothing starts before the first batch is wanted
+    assert not reading()  # nothing starts before the first batch is wanted
     next(batches)
-    assert len(reading_threads()) == 1
+    assert reading() == 1
     batches.close()
-    assert not reading_threads()
-    list(stream(shards, batch_size=4, seed=0, epochs=1))
-    assert not reading_threads()
+    assert not reading()
 
 
-def test_at_most_two_shards_are_in_memory(shards, monkeypatch):
+def test_at_most_two_shards_are_in_memory_and_none_that_was_consumed_is_read(shards, monkeypatch):
     read = []
     monkeypatch.setattr(
         Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number)
     )
-    batches = stream(shards, batch_size=1, seed=1, read_ahead=2)
-    for consumed, _ in enumerate(itertools.islice(batches, 37), 1):
+    list(stream(shards, batch_size=1, seed=0, start=37 * 1000 + 36, epochs=1001))
+    assert len(read) == 1
+    read.clear()
+    for consumed, _ in enumerate(stream(shards, batch_size=1, seed=1, epochs=1), 1):
         time.sleep(0.001)
-        order = [shards.files[number].instances for number in read]
         # what was read, but for the last shard, holds no more than was consumed, is ready, or is just being
         # handed over
-        assert sum(order[:-1]) <= consumed + 2 + 1
-    batches.close()
+        assert sum(shards.files[number].instances for number in read[:-1]) <= consumed + 2 + 1

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.commands import module_at
-from helpers.tiny import run, seal
+from helpers.commands import call
+from helpers.tiny import ROOT, environment, run, seal
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill
@@ -24,7 +24,6 @@ from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, read_vocabulary, vocabulary_of, write_vocabulary
 
-ROOT = Path(__file__).parents[2]
 WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']
 
 
@@ -62,10 +61,25 @@ def recipe_of(root, output='shards', **changes):
     return fill(ShardRecipe, {**values, **changes})
 
 
+def within(root):
+    """The input with the vocabulary, which is no text."""
+    return f'{root / "text"},{root / "vocab.txt"}'
+
+
 @pytest.fixture
 def root(tmp_path):
     make_input(tmp_path / 'text')
     return tmp_path
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+    """Input with its shards, what was said of the text before they were made, and their summary."""
+    root, said = tmp_path_factory.mktemp('made'), []
+    make_input(root / 'text')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_workers, '_COUNTED', 1000)
+        return root, said, make_shards(recipe_of(root, input=within(root)), say=said.append)
 
 
 def bytes_of(directory):
@@ -91,11 +105,11 @@ def owners(text):
     return {word for word in text.split() if word[0] == 'd' and word[1:].isdigit()}
 
 
-def test_same_bytes_whatever_the_number_of_workers(root):
-    summaries = [make_shards(recipe_of(root, f'shards{workers}', workers=workers)) for workers in (1, 2)]
-    first = bytes_of(root / 'shards1')
-    assert first == bytes_of(root / 'shards2') and len(first) > 5
-    assert summaries[0].instances == summaries[1].instances
+def test_same_bytes_whatever_the_number_of_workers(made):
+    root, _, summary = made
+    first = bytes_of(root / 'shards')
+    two = make_shards(recipe_of(root, 'two', workers=2, input=within(root)))
+    assert bytes_of(root / 'two') == first and len(first) > 5 and two.instances == summary.instances
     make_shards(recipe_of(root, 'other', seed=4))
     assert bytes_of(root / 'other')['train-00000.npz'] != first['train-00000.npz']
 
@@ -109,58 +123,40 @@ def test_a_script_without_a_guard_may_call_it_with_several_workers(root):
     )
     done = run(script)
     assert done.returncode == 0, done.stderr
-    values = {'layout': 'sentences', 'workers': 1, 'vocab': root / 'vocab.txt', 'output': root / 'one'}
-    make_shards(fill(ShardRecipe, {**values, 'input': str(root / 'text')}))
-    one, two = (bytes_of(root / name) for name in ('one', 'shards'))
-    assert one.keys() == two.keys() and all(one[name] == two[name] for name in one if name.endswith('npz'))
+    Shards.open(root / 'shards', verify=True)
 
 
-def test_vocabulary_within_the_input_is_no_text(root):
-    count = make_shards(recipe_of(root)).documents
-    within = recipe_of(root, 'within', input=str(root / 'text') + ',' + str(root / 'vocab.txt'))
-    assert make_shards(within).documents == count
-
-
-def test_the_manifest_counts_what_is_there(root):
-    summary = make_shards(recipe_of(root))
+def test_the_manifest_and_the_survey_count_what_is_there(made):
+    root, said, summary = made
     manifest = json.loads((root / 'shards' / 'manifest.json').read_text())
+    splits = manifest['splits'].values()
     assert set(os.listdir(root / 'shards')) == {
         'manifest.json',
         'vocab.txt',
-        *(file['name'] for split in manifest['splits'].values() for file in split['shards']),
+        *(file['name'] for split in splits for file in split['shards']),
     }
-    sentences = sum(
-        len(path.read_text().replace('\n\n', '\n').split('\n')) for path in (root / 'text').iterdir()
-    )
-    assert sum(split['documents'] for split in manifest['splits'].values()) == 40
-    assert sum(split['sentences'] for split in manifest['splits'].values()) == sentences
-    words = sum(len(path.read_text().split()) for path in (root / 'text').iterdir())
-    assert (
-        sum(split['tokens'] for split in manifest['splits'].values()) == words == sum(summary.tokens.values())
-    )
+    texts = [path.read_text() for path in (root / 'text').iterdir()]
+    words = sum(len(text.split()) for text in texts)
+    wanted = {'documents': 40, 'tokens': words}
+    wanted['sentences'] = sum(len(text.replace('\n\n', '\n').split('\n')) for text in texts)
+    assert {noun: sum(split[noun] for split in splits) for noun in wanted} == wanted
+    assert sum(summary.tokens.values()) == words
     assert manifest['recipe']['seed'] == 3 and manifest['max_predictions'] == 8
     sizes = [file['instances'] for file in manifest['splits']['train']['shards']]
     assert max(sizes) <= 50 and max(sizes) - min(sizes) <= 1
-
-
-def test_held_out_documents_are_never_trained_on(root):
-    make_shards(recipe_of(root))
-    texts = texts_of(root / 'shards', 'train')
-    train = set().union(*(owners(text) for text, _ in texts))
-    heldout = set().union(*(owners(text) for text, _ in texts_of(root / 'shards', 'heldout')))
-    assert not train & heldout and len(heldout) == 4 and len(train) == 36
-    assert len(set().union(*(owners(text) for text, _ in texts[:50]))) > 20  # neighbours are strewn
-
-
-def test_the_text_is_surveyed_before_shards_are_made(root, monkeypatch):
-    monkeypatch.setattr(chunk_workers, '_COUNTED', 1000)
-    said = []
-    make_shards(recipe_of(root), say=said.append)
     (line,) = said
     assert re.match(
         r'2 files as sentences: 40 documents, [0-9.]+ sentences a document \(of the first \d\), 0.0% of them',
         line,
     )
+
+
+def test_held_out_documents_are_never_trained_on(made):
+    texts = texts_of(made[0] / 'shards', 'train')
+    train = set().union(*(owners(text) for text, _ in texts))
+    heldout = set().union(*(owners(text) for text, _ in texts_of(made[0] / 'shards', 'heldout')))
+    assert not train & heldout and len(heldout) == 4 and len(train) == 36
+    assert len(set().union(*(owners(text) for text, _ in texts[:50]))) > 20  # neighbours are strewn
 
 
 def test_documents_of_one_sentence_make_no_pairs(root):
@@ -189,8 +185,7 @@ def test_duplicates_have_fresh_pairs_and_masks(root):
     'documents, changes, said',
     [
         (3, {}, '3 documents in 2 files as sentences: .*; at least 4 .*--held-out 0'),
-        (1, {'held_out': 0.0}, '1 documents'),
-        (0, {}, '0 documents'),
+        (0, {'held_out': 0.0}, '0 documents'),
         (3, {'layout': 'auto'}, '3 documents in 2 files as moses'),
     ],
 )
@@ -201,38 +196,22 @@ def test_too_few_documents_are_refused_with_the_way_out(tmp_path, documents, cha
     assert sorted(os.listdir(tmp_path)) == ['text', 'vocab.txt']
 
 
-def with_tokens(root, tokens):
-    """The text about a café, and the vocabulary with more tokens."""
-    for path in (root / 'text').iterdir():
-        path.write_text(path.read_text().replace(' .', ' Café café CAFÉ .'), encoding='utf-8')
-    write_vocabulary(
-        vocabulary_of([*read_vocabulary(root / 'vocab.txt').idx_to_token, *tokens]), root / 'vocab.txt'
-    )
-
-
 @pytest.mark.parametrize(
     'tokens, stated, text',
-    [
-        (['Café', 'café', 'cafe'], None, 'Café café [UNK]'),
-        (['Café', 'café', 'cafe'], True, 'Café café [UNK]'),
-        (['café', 'cafe'], None, 'cafe cafe cafe'),
-        (['café', 'cafe'], False, 'cafe cafe cafe'),
-    ],
+    [(['Café', 'café', 'cafe'], None, 'Café café [UNK]'), (['café', 'cafe'], False, 'cafe cafe cafe')],
 )
 def test_the_vocabulary_decides_whether_capitals_and_accents_are_kept(root, tokens, stated, text):
-    with_tokens(root, tokens)
+    for path in (root / 'text').iterdir():
+        path.write_text(path.read_text().replace(' .', ' Café café CAFÉ .'), encoding='utf-8')
+    known = read_vocabulary(root / 'vocab.txt').idx_to_token
+    write_vocabulary(vocabulary_of([*known, *tokens]), root / 'vocab.txt')
     make_shards(recipe_of(root, cased=stated))
     assert any(text in made for made, _ in texts_of(root / 'shards', 'train'))
-    manifest = json.loads((root / 'shards' / 'manifest.json').read_text())
-    assert manifest['cased'] == manifest['recipe']['cased'] == ('Café' in tokens)
-
-
-def test_shards_that_lost_the_capitals_of_their_vocabulary_are_refused(root):
-    with_tokens(root, ['Café'])
-    make_shards(recipe_of(root))
     path = root / 'shards' / 'manifest.json'
-    seal(path, {**json.loads(path.read_text()), 'cased': False})
-    with pytest.raises(ValueError, match='text that lost its capitals.*such as Café'):
+    manifest, cased = json.loads(path.read_text()), 'Café' in tokens
+    assert manifest['cased'] == manifest['recipe']['cased'] == cased
+    seal(path, {**manifest, 'cased': not cased})
+    with pytest.raises(ValueError, match=f'text that {"lost" if cased else "kept"} its capitals'):
         Shards.open(root / 'shards')
 
 
@@ -260,21 +239,11 @@ def test_a_worker_that_dies_ends_the_job_and_leaves_nothing(root, monkeypatch):
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
 
 
-def test_an_error_leaves_nothing(root):
-    (root / 'text' / 'three.txt').write_bytes(b'\xff\xff')
-    with pytest.raises(ValueError, match='three.txt: not UTF-8'):
-        make_shards(recipe_of(root))
-    assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
-
-
 def command(root, *more):
     flags = {'input': root / 'text', 'vocab': root / 'vocab.txt', 'output': root / 'shards'}
     words = [word for name, value in flags.items() for word in (f'--{name}', str(value))]
     script = str(ROOT / 'pretrain' / 'make_shards.py')
     return [sys.executable, script, *words, '--layout', 'sentences', '--chunk-characters', '500', *more]
-
-
-ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
 def alive(pid):
@@ -287,21 +256,15 @@ def alive(pid):
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(root):
-    process = subprocess.Popen(
-        command(root, '--dupe-factor', '400', '--workers', '2'),
-        env=ENVIRONMENT,
-        cwd=root,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    silent = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
+    words = command(root, '--dupe-factor', '400', '--workers', '2')
+    process = subprocess.Popen(words, env=environment(), cwd=root, **silent)
     deadline = time.monotonic() + 60
     while not list(root.glob('.shards.partial-*/train.buckets/*')):  # workers are at it
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    workers = [
-        int(pid)
-        for pid in subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()
-    ]
+    found = subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()
+    workers = [int(pid) for pid in found]
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
@@ -310,57 +273,34 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
         time.sleep(0.02)
     partial = [path for path in root.glob('.shards.partial-*') if path.is_dir()]
     assert workers and len(partial) == 1 and not (root / 'shards').exists()
-    done = subprocess.run(
-        command(root, '--dupe-factor', '1', '--workers', '1'),
-        env=ENVIRONMENT,
-        cwd=root,
-        capture_output=True,
-        text=True,
-    )
+    done = call(*command(root, '--dupe-factor', '1', '--workers', '1')[1:])
     assert done.returncode == 0, done.stderr
     assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
     Shards.open(root / 'shards', verify=True)
 
 
-@pytest.fixture(scope='module')
-def main():
-    return module_at('pretrain/make_shards.py').main
-
-
 @pytest.mark.parametrize(
     'change, said',
     [
-        (['--vocab', 'none.txt'], 'none.txt: no such vocabulary'),
         (['--held-out', '7'], '--held-out must be '),
-        (['--input', 'nowhere'], 'nowhere: no such file'),
-        (['--output', 'text'], 'text: exists'),
+        (['--output', str(ROOT / 'docs')], 'docs: exists'),
         (['--cased'], 'vocab.txt: none of its 221 tokens has a capital'),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, change, said):
-    monkeypatch.chdir(root)
-    try:
-        status = main([*command(root)[2:], *change])
-    except SystemExit as exit_:  # how argparse ends
-        status = exit_.code
-    error = capsys.readouterr().err.splitlines()
-    assert (
-        status == 2
-        and said in error[-1]
-        and (len(error) == 1 or error[0].startswith(('usage:', 'reading the input once')))
-    )
+def test_bad_input_is_one_line_and_status_2(root, change, said):
+    done = call(*command(root)[1:], *change)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
 
 
-def test_shards_that_could_not_be_opened_are_refused_before_any_text_is_read(root, monkeypatch):
-    make_shards(recipe_of(root))
-    row = shards.record_dtype(
-        48, recipe_of(root).predictions, len(read_vocabulary(root / 'vocab.txt'))
-    ).itemsize
+def test_shards_that_could_not_be_opened_are_refused_before_any_text_is_read(made, monkeypatch):
+    root = made[0]
+    tokens = len(read_vocabulary(root / 'vocab.txt'))
+    row = shards.record_dtype(48, recipe_of(root).predictions, tokens).itemsize
     monkeypatch.setattr(shards, 'MOST_SHARD_BYTES', 51 * row - 1)
     Shards.open(root / 'shards')  # whose shards have at most 50 instances
     monkeypatch.setattr('gluon_optbert.text.make_shards.survey', None)
     with pytest.raises(ValueError, match=f'51: an instance takes {row} bytes, so a shard has at most 50; '):
-        make_shards(recipe_of(root, 'other', instances_per_shard=51))
-    assert not (root / 'other').exists()
+        make_shards(recipe_of(root, 'refused', instances_per_shard=51))
+    assert not (root / 'refused').exists()

@@ -49,34 +49,26 @@ def read_all(directory):
     return [shards.read(number) for number in range(len(shards.files))]
 
 
-def test_records_read_back(tmp_path):
+def test_records_read_back_with_gluonnlps_fields_and_without_pickle(tmp_path):
     records = make_directory(tmp_path / 's')
     read = read_all(tmp_path / 's')
     for name in records.dtype.names:
         np.testing.assert_array_equal(np.concatenate([fields[name] for fields in read]), records[name])
     assert Shards.open(tmp_path / 's').vocabulary().idx_to_token == VOCAB.idx_to_token
-
-
-def test_a_shard_needs_no_pickle_and_has_gluonnlps_fields(directory):
-    with np.load(directory / 'train-00000.npz', allow_pickle=False) as npz:
+    with np.load(tmp_path / 's' / 'train-00000.npz', allow_pickle=False) as npz:
         masked = {f'masked_lm_{name}' for name in ('positions', 'ids', 'weights')}
         assert set(npz) == masked | {'input_ids', 'segment_ids', 'valid_lengths', 'next_sentence_labels'}
         assert all(npz[name].dtype.kind == 'u' for name in npz)
 
 
-def test_what_is_missing_is_named(directory, tmp_path):
+def test_what_is_missing_is_named(directory):
     with pytest.raises(ValueError, match='no heldout shards.*--held-out'):
         Shards.open(directory, split='heldout')
-    for name in ('train-00001.npz', format_.MANIFEST):
+    for name, instead in (('train-00001.npz', os.mkfifo), (format_.MANIFEST, os.mkdir)):
         (directory / name).unlink()
+        instead(directory / name)
         with pytest.raises(FileNotFoundError, match=f'{name}.*not there'):
             Shards.open(directory)
-    (directory / 'train-00000.npz').unlink()
-    os.mkfifo(directory / 'train-00000.npz')
-    make_directory(tmp_path / 'again')
-    (directory / format_.MANIFEST).write_bytes((tmp_path / 'again' / format_.MANIFEST).read_bytes())
-    with pytest.raises(FileNotFoundError, match='train-00000.npz'):
-        Shards.open(directory)
 
 
 def test_shards_of_another_vocabulary_are_refused(directory):
@@ -107,12 +99,9 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
 @pytest.mark.parametrize(
     'changes, said',
     [
-        ({'format': 'else'}, 'format'),
         ({'version': 2}, 'version'),
         ({'max_predictions': 'x' * 30_000}, 'max_predictions'),
         ({'vocabulary': {'size': 100}}, 'vocabulary.sha256'),
-        ({'cased': 'yes'}, 'cased'),
-        ({'splits': {}}, 'splits'),
         ({'splits': {'train': {'instances': 1, 'shards': []}}}, 'splits.train.shards'),
         ({'splits': {'x' * 30_000: {}}}, 'splits'),
     ],
@@ -128,13 +117,11 @@ def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
 @pytest.mark.parametrize(
     'changes',
     [
-        *({'name': name} for name in ('../train-00000.npz', '/etc/passwd', 'heldout-00000.npz')),
-        *({'name': name} for name in ('train-1.npz', 'train-00000.npz\n', None, 'train-٠٠٠٠٠.npz')),
+        *({'name': name} for name in ('../train-00000.npz', 'heldout-00000.npz', 'train-00000.npz\n')),
+        {'name': 'train-٠٠٠٠٠.npz'},
         {'name': 'train-00001.npz'},  # twice
         {'instances': 8},
         {'instances': 2**40},
-        {'bytes': 0},
-        {'sha256': 'x'},
         {'other': 1},
     ],
 )
@@ -150,10 +137,7 @@ def test_a_listed_shard_that_cannot_be_is_refused(directory, changes):
     'field, value, said',
     [
         ('input_ids', 100, 'input_ids'),
-        ('masked_lm_ids', 100, 'masked_lm_ids'),
-        ('segment_ids', 2, 'segment_ids'),
         ('valid_lengths', 0, 'valid_lengths'),
-        ('masked_lm_positions', 16, 'positions'),
         ('masked_lm_positions', 15, 'beyond the valid length'),
         ('next_sentence_labels', 2, 'labels'),
     ],
@@ -204,13 +188,3 @@ def test_pickles_and_bombs_are_refused_unopened(directory):
         signed(directory, content)
         with pytest.raises(ValueError, match='not a shard of this manifest'):
             read_all(directory)
-
-
-def test_a_flipped_bit_of_any_byte_of_the_manifest_is_found(directory):
-    path = directory / format_.MANIFEST
-    seal(path, json.loads(path.read_text()))
-    whole = path.read_bytes()
-    for place in range(len(whole)):  # another bit of every byte; a digest knows no difference between them
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(ValueError, match='manifest.json'):
-            Shards.open(directory)
