@@ -16,6 +16,8 @@ from ..runs.limits import memory_of_machine
 from .shards import Shards
 
 Fields = dict[str, np.ndarray]
+_READ_AHEAD = 2  # batches that a thread prepares in advance
+_LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that few shapes occur
 _MOST = 2**20  # masked tokens that are counted, of either split
 _UNSEEN = 0.1  # how often a token counts as seen before anything is counted
 
@@ -52,10 +54,10 @@ def stream(
     rank: int = 0,
     workers: int = 1,
     epochs: int | None = None,
-    read_ahead: int = 2,
-    length_multiple: int = 8,
 ) -> Iterator[Batch]:
     """The training batches of one rank; every instance comes once per epoch, whatever `workers` is.
+
+    A thread prepares some batches in advance. It ends when the consumer stops, and its errors surface there.
 
     Parameters
     ----------
@@ -67,11 +69,7 @@ def stream(
         Global batches already consumed; what they held is skipped without reading it.
     epochs : int, optional
         Without it the stream has no end. With it the last batch is filled up with instances of weight zero.
-    read_ahead : int
-        Batches that a thread prepares in advance; it ends when the consumer stops, and its errors surface
-        there.
-    length_multiple : int
-        L is rounded up to a multiple of it, so that few shapes occur.
+
 
     Raises
     ------
@@ -83,39 +81,27 @@ def stream(
     check_memory(shards, batch_size)
     if not 0 <= seed < 2**32:
         raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
-    if start < 0 or read_ahead < 1 or length_multiple < 1:
-        raise ValueError(
-            f'start {start} must be at least 0, read_ahead {read_ahead} and length_multiple '
-            f'{length_multiple} at least 1'
-        )
+    if start < 0:
+        raise ValueError(f'start {start} must be at least 0')
     pieces = _training_order(shards, seed=seed, start=start * batch_size, epochs=epochs)
-    batches = (
-        _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=start + i)
-        for i, fields in enumerate(_cut(pieces, batch_size))
+    return _prepared(
+        _batch(fields, size=batch_size, rank=rank, workers=workers, index=index)
+        for index, fields in enumerate(_cut(pieces, batch_size), start)
     )
-    return _prepared(batches, read_ahead)
 
 
 def evaluation_batches(
-    shards: Shards,
-    *,
-    batch_size: int,
-    rank: int = 0,
-    workers: int = 1,
-    limit: int | None = None,
-    read_ahead: int = 2,
-    length_multiple: int = 8,
+    shards: Shards, *, batch_size: int, rank: int = 0, workers: int = 1, limit: int | None = None
 ) -> Iterator[Batch]:
     """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
     filled up with instances of weight zero. Arguments and errors are those of `stream`."""
     _check_ranks(batch_size, rank, workers)
     check_memory(shards, batch_size)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
-    batches = (
-        _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=i)
-        for i, fields in enumerate(_cut(pieces, batch_size))
+    return _prepared(
+        _batch(fields, size=batch_size, rank=rank, workers=workers, index=index)
+        for index, fields in enumerate(_cut(pieces, batch_size))
     )
-    return _prepared(batches, read_ahead)
 
 
 def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
@@ -129,11 +115,8 @@ def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
 
 
 def check_memory(shards: Shards, batch_size: int) -> None:
-    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts.
-
-    Raises
-    ------
-    ValueError
+    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts, with a
+    ValueError.
     """
     needed = 2 * shards.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
     memory = memory_of_machine()
@@ -196,13 +179,14 @@ def _joined(parts: list[Fields]) -> Fields:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int, index: int) -> Batch:
+def _batch(fields: Fields, *, size: int, rank: int, workers: int, index: int) -> Batch:
     """The part of `rank` in a global batch; rows that it lacks to `size` repeat the first one with the weight
     zero.
     """
     real = len(fields['valid_lengths'])
     width = fields['input_ids'].shape[1]
-    length = min(-(-int(fields['valid_lengths'].max()) // multiple) * multiple, width)
+    longest = int(fields['valid_lengths'].max())
+    length = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, width)
     share = size // workers
     rows = np.arange(rank * share, (rank + 1) * share)
     weights = (rows < real).astype(np.float32)
@@ -224,11 +208,11 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int,
     )
 
 
-def _prepared(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """The same batches, `depth` of them made in advance by a thread that lives as long as this generator."""
+def _prepared(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same batches, some of them made in advance by a thread that lives as long as this generator."""
     thread = ThreadPoolExecutor(1, 'read-ahead')
     try:
-        ready = deque(thread.submit(next, batches, None) for _ in range(depth))
+        ready = deque(thread.submit(next, batches, None) for _ in range(_READ_AHEAD))
         while (batch := ready.popleft().result()) is not None:
             ready.append(thread.submit(next, batches, None))
             yield batch
@@ -240,17 +224,8 @@ def frequency_loss(train: Shards, heldout: Shards) -> float:
     """The MLM loss, in nats per masked token, of guessing by how frequent each token is.
 
     The frequencies are those of masked tokens to train on, the guesses those of held-out ones. A network
-    whose held-out loss is not below it has learnt nothing from the tokens around a mask.
-
-    Parameters
-    ----------
-    train, heldout : Shards
-        With one vocabulary; the first million masked tokens of each are counted.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        From reading the shards.
+    whose held-out loss is not below it has learnt nothing from the tokens around a mask. Both splits have one
+    vocabulary; the first million masked tokens of each are counted. Errors are those of reading shards.
     """
     frequencies = _counts(train) + _UNSEEN
     wanted = _counts(heldout)
