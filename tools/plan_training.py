@@ -118,7 +118,7 @@ class PlanRecipe(Recipe):
 def count_shards(directory: Path) -> dict[str, Any]:
     """What a directory of shards holds, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
-    shard_recipe = manifest['recipe']
+    shard_recipe = manifest.recipe
     words = sum(
         len(line.split())
         for path in list_files(map(Path, shard_recipe['input']))
@@ -126,14 +126,14 @@ def count_shards(directory: Path) -> dict[str, Any]:
         for line in document.lines
     )
     instances = tokens = size = 0
-    for split in manifest['splits']:
+    for split in manifest.splits:
         shards = Shards.open(directory, split=split)
         instances, size = instances + shards.instances, size + sum(file.bytes for file in shards.files)
         tokens += sum(int(shards.read(number)['valid_lengths'].sum()) for number in range(len(shards.files)))
     return {
-        'max_seq_length': manifest['max_seq_length'],
-        'max_predictions': manifest['max_predictions'],
-        'vocabulary': manifest['vocabulary']['size'],
+        'max_seq_length': manifest.max_seq_length,
+        'max_predictions': manifest.max_predictions,
+        'vocabulary': manifest.vocabulary.size,
         'dupe_factor': shard_recipe['dupe_factor'],
         'words': words,
         'instances': instances,

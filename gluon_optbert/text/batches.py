@@ -118,7 +118,7 @@ def check_memory(shards: Shards, batch_size: int) -> None:
     """Refuse a global batch that this machine cannot hold; every rank puts it together from parts, with a
     ValueError.
     """
-    needed = 2 * shards.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
+    needed = 2 * shards.manifest.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
     memory = memory_of_machine()
     if needed > memory:
         raise ValueError(
@@ -235,7 +235,7 @@ def frequency_loss(train: Shards, heldout: Shards) -> float:
 
 def _counts(shards: Shards) -> np.ndarray:
     """Counts of masked positions by token, shape (vocabulary,)."""
-    counts = np.zeros(shards.vocabulary_size, dtype=np.int64)
+    counts = np.zeros(shards.manifest.vocabulary.size, dtype=np.int64)
     for number in range(len(shards.files)):
         if counts.sum() >= _MOST:
             break

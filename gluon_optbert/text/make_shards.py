@@ -232,12 +232,12 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
 class Buckets:
     """Files over which instances are scattered at random, and each of which is then shuffled in memory."""
 
-    def __init__(self, directory: Path, *, split: str, seed: int, expected: float, instances_per_shard: int):
-        self.count = max(math.ceil(expected / instances_per_shard), 1)
-        self.directory, self.split = directory, split
-        self.seeds = (seed, SPLITS.index(split))
-        self.instances_per_shard = instances_per_shard
-        directory.mkdir()
+    def __init__(self, recipe: ShardRecipe, partial: Path, split: str, expected: float):
+        self.count = max(math.ceil(expected / recipe.instances_per_shard), 1)
+        self.directory, self.split = partial / f'{split}.buckets', split
+        self.seeds = (recipe.seed, SPLITS.index(split))
+        self.instances_per_shard = recipe.instances_per_shard
+        self.directory.mkdir()
 
     def scatter(self, records: np.ndarray, chunk: int) -> None:
         """Append each record to a bucket that follows from the seed and the chunk."""
@@ -307,19 +307,13 @@ class _Worker:
 
     def make(self, chunk: Chunk) -> Instances:
         """All passes over a chunk; held-out text gets one."""
-        tokens = Tokens.of(
-            [
-                [self.tokenize(sentence) for sentence in documents.sentences_of(document)]
-                for document in chunk.documents
-            ]
-        )
+        texts = map(documents.sentences_of, chunk.documents)
+        tokens = Tokens.of([list(map(self.tokenize, sentences)) for sentences in texts])
         passes = self.recipe.dupe_factor if chunk.split == 'train' else 1
         seeds = (self.recipe.seed, SPLITS.index(chunk.split), chunk.number)
+        generators = (np.random.RandomState([*seeds, copy]) for copy in range(passes))
         records = np.concatenate(
-            [
-                make_instances(tokens, self.spec, np.random.RandomState([*seeds, copy]), self.continues)
-                for copy in range(passes)
-            ]
+            [make_instances(tokens, self.spec, generator, self.continues) for generator in generators]
         )
         counts = {
             'documents': len(tokens),
@@ -367,12 +361,8 @@ def _no_script() -> Iterator[None]:
 
 
 def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> Iterator[Instances]:
-    """The instances of every chunk, in the order of the chunks, with few of them under way.
-
-    Raises
-    ------
-    RunFailed
-        If a worker process dies.
+    """The instances of every chunk, in the order of the chunks, with few of them under way; RunFailed if a
+    worker process dies.
     """
     if workers == 1:
         worker = _Worker(recipe)
@@ -448,7 +438,7 @@ def make_shards(
     with new_output(recipe.output):
         vocab = vocabulary.read_vocabulary(recipe.vocab)
         dtype = shards.record_dtype(recipe.max_seq_length, recipe.predictions, len(vocab))
-        most = shards.most_instances(dtype.itemsize)
+        most = shards.MOST_SHARD_BYTES // dtype.itemsize
         if recipe.instances_per_shard > most:
             raise ValueError(
                 f'instances_per_shard {recipe.instances_per_shard}: an instance takes {dtype.itemsize} '
@@ -505,16 +495,7 @@ def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> dict[str, 
     expected = {'train': instances * (1 - share) * recipe.dupe_factor}
     if surveyed.held_out:
         expected['heldout'] = instances * share
-    return {
-        split: Buckets(
-            partial / f'{split}.buckets',
-            split=split,
-            seed=recipe.seed,
-            expected=number,
-            instances_per_shard=recipe.instances_per_shard,
-        )
-        for split, number in expected.items()
-    }
+    return {split: Buckets(recipe, partial, split, number) for split, number in expected.items()}
 
 
 def _manifest(recipe: ShardRecipe, vocab: vocabulary.Vocabulary, splits: Mapping[str, Any]) -> dict[str, Any]:

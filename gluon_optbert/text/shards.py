@@ -53,11 +53,6 @@ def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int
     )
 
 
-def most_instances(row: int) -> int:
-    """Largest number of instances of `row` bytes in a shard."""
-    return MOST_SHARD_BYTES // row
-
-
 class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -86,7 +81,7 @@ class VocabularyEntry(_Entry):
 
 
 class Manifest(_Entry):
-    """Manifest of a directory of shards; `make_shards` adds the recipe and the versions."""
+    """Manifest of a directory of shards; `make_shards` adds the versions of libraries."""
 
     format: Literal['gluon_optbert shards']
     version: Literal[1]
@@ -96,10 +91,11 @@ class Manifest(_Entry):
     splits: dict[Literal['train', 'heldout'], SplitEntry] = Field(min_length=1)
     cased: bool | None = None
     next_sentence: bool = True
+    recipe: dict[str, Any] = {}
 
     @model_validator(mode='after')
     def _check_shards(self) -> Manifest:
-        most = most_instances(self.dtype.itemsize)
+        most = MOST_SHARD_BYTES // self.dtype.itemsize
         for split, entry in self.splits.items():
             names = [file.name for file in entry.shards]
             if len(set(names)) < len(names) or not all(name.startswith(f'{split}-') for name in names):
@@ -189,12 +185,7 @@ class Shards:
 
     directory: Path
     split: str
-    max_seq_length: int
-    max_predictions: int
-    vocabulary_size: int
-    vocabulary_hash: str
-    files: tuple[ShardFile, ...]
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @classmethod
     def open(
@@ -233,10 +224,10 @@ class Shards:
             manifest = checked(Manifest, values, source=path)
         except ValueError as error:
             raise ValueError(f'{error}; {REMAKE}') from error
-        own = manifest.vocabulary
-        if vocabulary_hash not in (None, own.sha256):
+        own = manifest.vocabulary.sha256
+        if vocabulary_hash not in (None, own):
             raise ValueError(
-                f'{directory}: a shard made with another vocabulary (sha256 {own.sha256[:12]}…, the model '
+                f'{directory}: a shard made with another vocabulary (sha256 {own[:12]}…, the model '
                 f'has {vocabulary_hash[:12]}…); make shards with the --vocab of the model'
             )
         if split not in manifest.splits:
@@ -244,16 +235,7 @@ class Shards:
                 f'{directory}: has no {split} shards, only {", ".join(manifest.splits)}; held-out ones '
                 'are made with --held-out above 0'
             )
-        shards = cls(
-            directory,
-            split,
-            manifest.max_seq_length,
-            manifest.max_predictions,
-            own.size,
-            own.sha256,
-            tuple(manifest.splits[split].shards),
-            values,
-        )
+        shards = cls(directory, split, manifest)
         if manifest.cased is not None:
             shards.vocabulary()
         for number in range(len(shards.files)):
@@ -263,33 +245,26 @@ class Shards:
     @property
     def next_sentence(self) -> bool:
         """Whether instances are pairs for next-sentence prediction, and not single segments."""
-        return self.manifest.get('next_sentence', True)
+        return self.manifest.next_sentence
+
+    @property
+    def files(self) -> list[ShardFile]:
+        """Those of the split."""
+        return self.manifest.splits[self.split].shards
 
     @property
     def instances(self) -> int:
         """Number of instances of the split."""
-        return sum(file.instances for file in self.files)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of one record."""
-        return record_dtype(self.max_seq_length, self.max_predictions, self.vocabulary_size)
+        return self.manifest.splits[self.split].instances
 
     def vocabulary(self) -> vocabulary.Vocabulary:
-        """The vocabulary the shards were made with.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            If the file beside the shards is missing or is another, or the shards were made of text with
-            another casing than it asks for.
+        """The vocabulary the shards were made with; FileNotFoundError or ValueError if the file beside the
+        shards is missing or is another, or the shards were made of text with another casing than it asks for.
         """
-        vocab = vocabulary.read_vocabulary(self.directory / VOCABULARY)
-        if vocabulary.vocabulary_hash(vocab) != self.vocabulary_hash or len(vocab) != self.vocabulary_size:
-            raise ValueError(
-                f'{self.directory / VOCABULARY}: is not the vocabulary of these shards; {REMAKE}'
-            )
-        stated = self.manifest.get('cased')
+        path, own, stated = self.directory / VOCABULARY, self.manifest.vocabulary, self.manifest.cased
+        vocab = vocabulary.read_vocabulary(path)
+        if vocabulary.vocabulary_hash(vocab) != own.sha256 or len(vocab) != own.size:
+            raise ValueError(f'{path}: is not the vocabulary of these shards; {REMAKE}')
         cased, evidence = vocabulary.casing_of(vocab)
         if None not in (stated, cased) and stated != cased:
             raise ValueError(
@@ -314,12 +289,8 @@ class Shards:
         return path
 
     def read(self, number: int) -> dict[str, np.ndarray]:
-        """The fields of shard `number`, after its checksum and values were checked.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            If the shard is missing, truncated, corrupt or out of range.
+        """The fields of shard `number`, after its checksum and values were checked; FileNotFoundError or
+        ValueError if the shard is missing, truncated, corrupt or out of range.
         """
         file = self.files[number]
         path = self._check_size(number)
@@ -327,8 +298,8 @@ class Shards:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise ValueError(f"{path}: corrupt, its sha256 is not the manifest's; restore it, or {REMAKE}")
         try:
-            fields = _unpacked(content, file.instances, self.dtype)
-            _check_values(fields, self.vocabulary_size)
+            fields = _unpacked(content, file.instances, self.manifest.dtype)
+            _check_values(fields, self.manifest.vocabulary.size)
         except Exception as error:  # a damaged archive or header raises errors of a dozen kinds
             raise ValueError(f'{path}: not a shard of this manifest ({error}); {REMAKE}') from error
         return fields

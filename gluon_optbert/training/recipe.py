@@ -180,7 +180,7 @@ def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, n
     """Refuse shards with longer instances than a network has positions for, or more segments than types;
     ValueError with the name of the network.
     """
-    longest = max(split.max_seq_length for split in shards.values())
+    longest = max(split.manifest.max_seq_length for split in shards.values())
     if longest > architecture.max_length:
         raise ValueError(
             f'shards have up to {longest} tokens, {name} has {architecture.max_length} positions'

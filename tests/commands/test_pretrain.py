@@ -34,7 +34,7 @@ def test_guesses_know_the_frequencies_of_the_training_text_alone(shards):
         parts = [shards[split].read(number) for number in range(len(shards[split].files))]
         return np.concatenate([part['masked_lm_ids'][part['masked_lm_weights'] > 0] for part in parts])
 
-    tokens = shards['train'].vocabulary_size
+    tokens = shards['train'].manifest.vocabulary.size
     counts = np.bincount(masked('train').astype(int), minlength=tokens) + 0.1
     losses = -np.log(counts / counts.sum())
     assert guessing(shards) == pytest.approx(losses[masked('heldout').astype(int)].mean())
