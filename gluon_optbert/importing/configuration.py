@@ -137,12 +137,8 @@ def _wrong_layers(config: Mapping[str, Any]) -> list[str]:
 
 
 def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, ...]]:
-    """The head, and its parts that are random, that an export of this package recorded in a configuration.
-
-    Raises
-    ------
-    ValueError
-        If the record is damaged.
+    """The head, and its parts that are random, that an export of this package recorded in a configuration;
+    ValueError if the record is damaged.
     """
     own = config.get(OWN)
     if own is None:

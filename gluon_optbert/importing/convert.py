@@ -66,13 +66,6 @@ def name_of(source: str) -> str:
 def known(source: str, architecture: Architecture) -> str | None:
     """The name of the public BERT that a checkpoint is by its own name and all of its widths; None if it is
     none that is known.
-
-    Parameters
-    ----------
-    source : str
-        As in `sources.read_source`.
-    architecture : Architecture
-        Of the checkpoint.
     """
     name = name_of(source)
     return name if KNOWN.get(name) == architecture else None
@@ -131,16 +124,8 @@ class Imported:
 
 
 def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
-    """Rename the arrays of a checkpoint and check them.
-
-    Returns
-    -------
-    arrays : dict of name to np.ndarray
-        By the names here. Arrays that do not fit are among them, so that nobody calls them missing.
-    dropped : list of str
-        The checkpoint's names of what is left away on purpose.
-    problems : list of str
-        What does not fit.
+    """The arrays of a checkpoint by the names here, the checkpoint's names of what is left away on purpose,
+    and what does not fit. Arrays that do not fit are among the first, so that nobody calls them missing.
     """
     wanted, whole = network_shapes(source.architecture, source.head), network_shapes(source.architecture)
     renamed: dict[str, np.ndarray] = {}
@@ -174,16 +159,10 @@ def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str
 def _completed(
     arrays: Parameters, source: Source, seed: int
 ) -> tuple[Parameters, tuple[str, ...], list[str]]:
-    """Add random weights for the parts of the pre-training heads of which a checkpoint has nothing.
+    """The parameters with random weights for the parts of the pre-training heads of which a checkpoint has
+    nothing; those parts; and every other parameter that is missing, as problems.
 
-    Returns
-    -------
-    parameters : dict of name to np.ndarray
-        Normal matrices, LayerNorms that do nothing and biases of zero are new.
-    untrained : tuple of str
-        Those parts.
-    problems : list of str
-        Every other parameter that is missing.
+    Normal matrices, LayerNorms that do nothing and biases of zero are new.
     """
     table = parameter_table(source.architecture, source.head)
     present = {spec.part for name, spec in table.items() if name in arrays}
@@ -209,16 +188,8 @@ def _completed(
 def convert(
     source: Source, *, seed: int = 1, recipe: Mapping[str, Any] | None = None, steps: int = 0
 ) -> Imported:
-    """A checkpoint as a model of this package.
-
-    Parameters
-    ----------
-    seed : int
-        Of the heads that the checkpoint lacks.
-    recipe : mapping, optional
-        Of the run that imports it.
-    steps : int
-        Of pre-training that the checkpoint has behind it; 0 if they are not known.
+    """A checkpoint as a model of this package, with random heads after `seed` where it lacks them, and so
+    many `steps` of pre-training behind it; 0 if they are not known.
 
     Raises
     ------

@@ -23,12 +23,7 @@ _MOST_SAID = 20  # problems of one network's layers
 
 def without_prefix(arrays: Mapping[str, np.ndarray]) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
     """The arrays of a network that something was wrapped around, without what every name begins with, and a
-    note.
-
-    Raises
-    ------
-    ValueError
-        If there are two networks, or a name begins otherwise.
+    note; ValueError if there are two networks, or a name begins otherwise.
     """
     prefixes = [name[: -len(_WORDS)].removesuffix('bert.') for name in arrays if name.endswith(_WORDS)]
     if not any(prefixes):
@@ -57,14 +52,8 @@ def pruned(
     A block of no units becomes one whose only unit gives zero. Where attention is left out, the intermediate
     block belongs to the layer before.
 
-    Returns
-    -------
-    architecture : Architecture
-    arrays : mapping of name to np.ndarray
-        With the numbers of the layers that there are.
-    dropped : tuple of str
-        Names of LayerNorms of blocks that are left out.
-    notes : tuple of str
+    It comes with its arrays, by the numbers of the layers that there are, the names of LayerNorms of blocks
+    that are left out, and notes.
 
     Raises
     ------

@@ -47,12 +47,8 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def modules_of(directory: Path) -> list[tuple[str, Path]]:
-    """The kind and the directory of every module that has an effect; none without ``modules.json``.
-
-    Raises
-    ------
-    ValueError
-        If they are damaged, or others than this package computes.
+    """The kind and the directory of every module that has an effect; none without ``modules.json``;
+    ValueError if they are damaged, or others than this package computes.
     """
     path = directory / MODULES
     if not path.is_file():
@@ -96,10 +92,6 @@ def embedding_of(
     ----------
     directory : Path
         Of ``modules.json``; without one the embedding is the usual one.
-    config : mapping
-        The network's ``config.json``.
-    cased : bool
-        Whether text keeps its capitals.
 
     Raises
     ------

@@ -186,12 +186,8 @@ def read_google(prefix: Path, vocabulary: Path | None = None) -> Source:
 
 
 def read_params(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an MXNet parameter file; bfloat16 becomes float32.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `existing` and `read_arrays`, and if the file is that of an export.
+    """The arrays of an MXNet parameter file; bfloat16 becomes float32; FileNotFoundError or ValueError as
+    `existing` and `read_arrays`, and if the file is that of an export.
     """
     arrays = read_arrays(existing(path))
     if any(name.startswith(_EXPORTED) for name in arrays):

@@ -124,12 +124,8 @@ def _entry(fields: Fields) -> Entry:
 
 
 def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
-    """The tensors of a checkpoint by name, and the number of its data files.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no index, or it is damaged or compressed.
+    """The tensors of a checkpoint by name, and the number of its data files; FileNotFoundError or ValueError
+    if there is no index, or it is damaged or compressed.
     """
     path = Path(f'{prefix}.index')
     table = read_small(path)
@@ -168,7 +164,6 @@ def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: Fal
     ----------
     prefix : Path
         Of its files' names, such as ``bert_model.ckpt``.
-    skip : function of a name
 
     Raises
     ------

@@ -91,12 +91,8 @@ def read_sharded(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> 
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of one file by name.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `existing`, and if its header does not describe it.
+    """The tensors of one file by name; FileNotFoundError or ValueError as `existing`, and if its header does
+    not describe it.
     """
     path = existing(path)
     try:

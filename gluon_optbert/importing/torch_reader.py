@@ -69,12 +69,8 @@ class _Tensor:
 
 
 def _described(file: BinaryIO) -> Any:
-    """The value that the next pickle of a file describes; the file is left behind its end.
-
-    Raises
-    ------
-    ValueError
-        At any instruction that a dictionary of tensors does not need.
+    """The value that the next pickle of a file describes; the file is left behind its end; ValueError at any
+    instruction that a dictionary of tensors does not need.
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -197,12 +193,8 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a state dictionary by name.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `existing`, and if it is damaged, or holds anything but a dictionary of dense tensors.
+    """The tensors of a state dictionary by name; FileNotFoundError or ValueError as `existing`, and if it is
+    damaged, or holds anything but a dictionary of dense tensors.
     """
     path = existing(path)
     try:

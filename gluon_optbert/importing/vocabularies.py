@@ -12,12 +12,8 @@ TOKENIZER = 'tokenizer.json'  # has the vocabulary where Transformers saved no v
 
 
 def tokens_beside(directory: Path, given: Path | None = None) -> tuple[Sequence[str], Path]:
-    """The tokens of the vocabulary `given`, or else of the one in the directory of the weights, and its path.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is none, or it cannot be read.
+    """The tokens of the vocabulary `given`, or else of the one in the directory of the weights, and its path;
+    FileNotFoundError or ValueError if there is none, or it cannot be read.
     """
     path = given or directory / 'vocab.txt'
     if not given and not path.is_file() and (directory / TOKENIZER).is_file():
@@ -49,12 +45,8 @@ def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
 
 
 def _tokens_of_tokenizer(path: Path) -> list[str]:
-    """The WordPiece vocabulary in a ``tokenizer.json``, with the tokens that were added behind it.
-
-    Raises
-    ------
-    ValueError
-        If it has another kind of vocabulary, or two tokens have one number.
+    """The WordPiece vocabulary in a ``tokenizer.json``, with the tokens that were added behind it; ValueError
+    if it has another kind of vocabulary, or two tokens have one number.
     """
     values = read_json(path)
     model, added = values.get('model'), values.get('added_tokens', [])

@@ -111,12 +111,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """The lines of a UTF-8 file without their ends, longer ones in pieces; a byte-order mark and carriage
-    returns are dropped.
-
-    Raises
-    ------
-    ValueError
-        If it is not UTF-8 text.
+    returns are dropped; ValueError if it is not UTF-8 text.
     """
     remedy = 'unpack it if it is compressed, convert it with iconv, or take it out of the input'
     with open(path, encoding='utf-8-sig') as text:
@@ -148,12 +143,8 @@ def guess_layouts(path: Path) -> tuple[list[str], str]:
 
 
 def detect_layout(path: Path) -> str:
-    """Which of `LAYOUTS` the beginning of a file has.
-
-    Raises
-    ------
-    ValueError
-        If it may have one or another, or is no text.
+    """Which of `LAYOUTS` the beginning of a file has; ValueError if it may have one or another, or is no
+    text.
     """
     guesses, seen = guess_layouts(path)
     if len(guesses) > 1:
@@ -163,12 +154,8 @@ def detect_layout(path: Path) -> str:
 
 
 def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
-    """The documents of a file, none empty and none above `LONGEST_DOCUMENT` characters by more than a line.
-
-    Raises
-    ------
-    ValueError
-        If the file is not UTF-8 text, has not that layout, or none that can be told.
+    """The documents of a file, none empty and none above `LONGEST_DOCUMENT` characters by more than a line;
+    ValueError if the file is not UTF-8 text, has not that layout, or none that can be told.
     """
     layout = detect_layout(path) if layout == 'auto' else layout
     lines = read_lines(path)

@@ -150,8 +150,6 @@ def make_instances(
 
     Parameters
     ----------
-    generator : np.random.RandomState
-        Of all random numbers.
     continues : np.ndarray of bool, shape (vocabulary_size,)
         Which tokens continue a word.
 

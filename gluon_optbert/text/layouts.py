@@ -43,12 +43,7 @@ _BETWEEN = 1.3, 1.7  # sentences a line: with fewer, a line is a sentence, and w
 
 def guess(lines: Sequence[str]) -> tuple[list[str], str]:
     """The layouts that the first lines of a file may have, the likelier one first, and what they were guessed
-    from; one layout where it is certain.
-
-    Raises
-    ------
-    ValueError
-        If it is markup or a table.
+    from; one layout where it is certain; ValueError if it is markup or a table.
     """
     text = [line for line in lines if line]
     if not text:

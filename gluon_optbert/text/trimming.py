@@ -53,8 +53,6 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
     ----------
     words : mapping of str to int
         The words of the text and their counts, see `count_words`.
-    count : int
-        At least 1.
 
     Raises
     ------
@@ -65,16 +63,13 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
         raise ValueError(f'count must be at least 1, found {count}')
     splitting = _Splitting(vocab, words)
     used = {token for token, uses in splitting.uses.items() if uses >= count}
-    kept = frozenset(token for token in vocab.idx_to_token if _always_stays(token) or token in used)
+    signs = {token for token in vocab.idx_to_token if is_special(token) and not _UNUSED.fullmatch(token)}
+    kept = signs | used | {token for token in vocab.idx_to_token if len(_spelling(token)) == 1}
     kept |= {token.content for token in vocab.settings.added_tokens} if vocab.settings else set()
     witnesses = casing_witnesses(vocab)[1]
     if witnesses and kept.isdisjoint(witnesses):
         kept |= {witnesses[0]}
     return splitting.without_rare(kept, count)
-
-
-def _always_stays(token: str) -> bool:
-    return len(_spelling(token)) == 1 or (is_special(token) and not _UNUSED.fullmatch(token))
 
 
 def _spelling(token: str) -> str:
@@ -104,7 +99,7 @@ class _Splitting:
                 self.uses[piece] += self._words[word]
                 self._holders[piece].add(word)
 
-    def without_rare(self, kept: frozenset[str], count: int) -> Vocabulary:
+    def without_rare(self, kept: set[str], count: int) -> Vocabulary:
         """The vocabulary without tokens of fewer uses, taken out from the longest to the shortest; those of
         `kept` stay.
         """
@@ -256,12 +251,8 @@ def splits_to_dict(splits: Splits) -> dict[str, Any]:
 
 
 def read_trim_record(directory: Path) -> TrimRecord:
-    """The record in a model directory.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is none, or it is something else.
+    """The record in a model directory; FileNotFoundError or ValueError if there is none, or it is something
+    else.
     """
     path = Path(directory) / TRIM
     return checked(TrimRecord, read_json(path), source=path)
