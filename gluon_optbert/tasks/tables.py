@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..runs.files import parse_json
+from ..runs.files import existing, json_object
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = ('.csv', '.tsv', '.jsonl')
@@ -152,11 +152,9 @@ def read_header(path: Path) -> list[str]:
     return next(csv.reader([line]), []) if path.suffix.lower() == '.csv' else line.split('\t')
 
 
-def _decoded(path: Path) -> str:
+def decoded(path: Path) -> str:
     """The text of a file, without a byte order mark."""
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    content = path.read_bytes()
+    content = existing(path).read_bytes()
     try:
         return content.decode('utf-8-sig')
     except UnicodeDecodeError as error:
@@ -165,21 +163,17 @@ def _decoded(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[list[str]]:
-    """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or it is not UTF-8.
+    """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out;
+    FileNotFoundError or ValueError if there is no such file, or it is not UTF-8.
     """
     # not splitlines: a sentence may hold a Unicode line separator
-    lines = _decoded(Path(path)).replace('\r\n', '\n').split('\n')
+    lines = decoded(Path(path)).replace('\r\n', '\n').split('\n')
     return [line.split('\t') for line in lines]
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line that a record of a CSV file begins on, and its cells."""
-    reader = csv.reader(io.StringIO(_decoded(path), newline=''), strict=True)
+    reader = csv.reader(io.StringIO(decoded(path), newline=''), strict=True)
     while True:
         line = reader.line_num + 1
         try:
@@ -198,9 +192,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, with their line numbers; FileNotFoundError or ValueError if a line
     is none.
     """
-    for number, line in enumerate(_decoded(Path(path)).split('\n'), 1):
+    for number, line in enumerate(decoded(Path(path)).split('\n'), 1):
         if line.strip():
-            values = parse_json(line, source=f'{path}: line {number}')
-            if not isinstance(values, dict):
-                raise ValueError(f'{path}: line {number} is no JSON object')
-            yield number, values
+            yield number, json_object(line, source=f'{path}: line {number}')

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..runs.files import parse_json
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from .features import NO_TAG, Features
+from .tables import decoded, read_json_lines
 
 SUFFIXES = ('.conll', '.iob', '.bio')  # of files with a word and its tag on each line
 KEYS = (('words', 'tags'), ('tokens', 'ner_tags'), ('tokens', 'tags'))  # of JSON lines
@@ -30,7 +30,6 @@ class Sentence:
     ----------
     line : int
         In its file.
-    words : tuple of str
     tags : tuple of str
         One for each word, or none where they are not known.
     """
@@ -51,22 +50,15 @@ def is_tagged(path: Path) -> bool:
 
 def read_sentences(path: Path, *, labelled: bool = True) -> list[Sentence]:
     """The sentences of a file: JSON lines with words and tags, or columns with a blank line behind each
-    sentence, the word first and the tag last. Lines with -DOCSTART- stand between documents.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or a line is something else; it is named.
+    sentence, the word first and the tag last. Lines with -DOCSTART- stand between documents;
+    FileNotFoundError or ValueError if there is no such file, or a line is something else; it is named.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    try:
-        lines = path.read_text(encoding='utf-8-sig').split('\n')
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
-    read = _of_json if path.suffix == '.jsonl' else _of_columns
-    found = list(read([line.rstrip('\r') for line in lines], path, labelled))
+    if path.suffix == '.jsonl':
+        records = read_json_lines(path)
+        found = [sentence_of(one, f'{path}: line {line}', line, labelled) for line, one in records]
+    else:
+        found = list(_of_columns(re.split('\r\n?|\n', decoded(path)), path, labelled))
     if not found:
         raise ValueError(f'{path}: has no sentence')
     return found
@@ -85,14 +77,6 @@ def _of_columns(lines: Sequence[str], path: Path, labelled: bool) -> Iterator[Se
         elif words:
             yield Sentence(number - len(words), tuple(words), tuple(tags) if labelled else ())
             words, tags = [], []
-
-
-def _of_json(lines: Sequence[str], path: Path, labelled: bool) -> Iterator[Sentence]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield sentence_of(
-                parse_json(line, source=f'{path}: line {number}'), f'{path}: line {number}', number, labelled
-            )
 
 
 def sentence_of(values: object, source: str, line: int = 0, labelled: bool = False) -> Sentence:
@@ -158,14 +142,7 @@ class Tagged:
 
 
 class TagReader:
-    """Words to tokens.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-    max_length : int
-        The most tokens of an instance, [CLS] and [SEP] counted.
-    """
+    """Words to tokens, at most `max_length` in an instance, [CLS] and [SEP] counted."""
 
     def __init__(self, vocabulary: Vocabulary, *, max_length: int):
         self._tokenize, self._room = make_tokenizer(vocabulary), max_length - 2

@@ -22,7 +22,6 @@ from gluon_optbert.tasks.tables import Table
 from gluon_optbert.tasks.task import find_task
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
-STRAY = Path(__file__).parents[3] / 'shared' / 'cases' / 'stray_tab'
 DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
 
@@ -38,16 +37,9 @@ def write(path, text):
 
 
 MRPC = (
-    '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n'
-    '1\t7\t8\tHe said " no .\tone\u2028line\r\n'
-    '0\t7\t8\t"quoted"\tb\r\n'
+    '\ufeff#2 String\tQuality\tx\t#1 String\tx\r\none\u2028line\t1\t7\tHe said " no .\t8\r\n'
+    'b\t0\t7\t"quoted"\t8\r\n'
 )
-
-
-def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):
-    examples = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
-    assert examples.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
-    assert examples.labels.tolist() == [1, 0] and examples.indices == ('0', '1')
 
 
 ROWS = [('a, b', 'good'), ('he said "no"\nand left', 'bad'), ('c\td', 'good')]
@@ -94,26 +86,17 @@ def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
     [
         ('dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'dev.tsv: line 2 has 3 cells, and 2 are wanted'),
         ('dev.csv', 'sentence,label\n"a\nb",1\nc,d,0\n', 'dev.csv: line 4 has 3 cells, and 2 are wanted'),
-        ('dev.csv', 'sentence,label\n"a"b,1\n', 'dev.csv: line 2: .* stands in quotes'),
         ('dev.csv', 'sentence,label\nc,0\n"a,1\n', 'dev.csv: line 3: .* stands in quotes'),
         ('dev.tsv', 'sentence,label\na,1\n', 'commas found, tabs expected: call the file .csv'),
         ('dev.csv', 'sentence;label\na;1\n', 'semicolons found, commas expected: save it with commas'),
         ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": "b"}\n', "line 2 has no 'label'"),
         ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": 5, "label": 1}\n', "line 2 has 5 as 'sen"),
-        ('dev.jsonl', '{"sentence": "a", "label": [1]}\n', r'line 1 has the label \[1\], wanted 0 or 1'),
-        ('dev.jsonl', '["a", 1]\n', 'line 1 is no JSON object'),
+        ('dev.jsonl', '["a", 1]\n', 'line 1: wanted a JSON object, found list'),
     ],
 )
 def test_row_that_does_not_fit_is_refused_with_its_line(tmp_path, name, text, said):
     with pytest.raises(ValueError, match=said):
         read_examples(find_task('SST-2'), write(tmp_path / name, text))
-
-
-@pytest.mark.skipif(not STRAY.is_dir(), reason='no cases beside the project')
-@pytest.mark.parametrize('name', ['dev', 'train'])
-def test_stray_tab_is_named(name):
-    with pytest.raises(ValueError, match=f'{name}.tsv: line 4 has 6 cells, and 5 are wanted'):
-        read_examples(find_task('MRPC'), STRAY / 'MRPC' / f'{name}.tsv')
 
 
 @pytest.mark.parametrize(
@@ -140,10 +123,10 @@ def test_labels_say_what_they_are_or_the_flag_that_does(labels, kind, wanted):
         assert head.kind == ('classification' if wanted else 'regression')
 
 
-def test_columns_are_found_by_name_in_any_order(tmp_path):
-    path = write(tmp_path / 'train.tsv', 'gold_label\tx\tsentence2\tsentence1\tx\nneutral\tx\tB\tA\tx\n')
-    examples = read_examples(find_task('MNLI'), path)
-    assert examples.texts == (('A', 'B'),) and examples.labels.tolist() == [2]
+def test_columns_are_found_by_name_and_quotes_and_line_separators_are_what_they_are(tmp_path):
+    examples = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
+    assert examples.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
+    assert examples.labels.tolist() == [1, 0] and examples.indices == ('0', '1')
 
 
 def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
@@ -156,8 +139,6 @@ def test_file_without_a_header_is_read_where_the_task_says_so(tmp_path):
     rows = 'gj04\t1\t\tOne sentence.\ngj04\t0\t*\tOther one.\n'
     examples = read_examples(find_task('CoLA'), write(tmp_path / 'train.tsv', rows))
     assert examples.texts == (('One sentence.',), ('Other one.',)) and examples.labels.tolist() == [1, 0]
-    headed = read_examples(find_task('CoLA'), write(tmp_path / 'mirror.tsv', 'sentence\tlabel\nOne.\t1\n'))
-    assert headed.texts == (('One.',),)
 
 
 def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog):
@@ -169,17 +150,14 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
     with pytest.raises(ValueError, match='line 3 has 2 cells'):  # a test set is whole
         text = 'id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n'
         read_examples(find_task('QQP'), write(tmp_path / 'test.tsv', text), labelled=False)
-    path = write(tmp_path / 'rte.tsv', 'index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\n')
-    with pytest.raises(ValueError, match='rte.tsv: line 3 has 2 cells, and 4 are wanted'):
-        read_examples(find_task('RTE'), path)
 
 
 @pytest.mark.parametrize(
     'name, text, said',
     [
         ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
-        ('RTE', '', 'its header is empty'),
         ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0, in line 1'),
+        ('RTE', 'index\t' + PAIRS + '0\ta\tb\tentailment\n1\ta\n', 'line 3 has 2 cells, and 4 are wanted'),
         ('RTE', PAIRS, 'has no rows'),
         ('RTE', f'{PAIRS}a\tb\tentailment\na\tb\tmaybe\n', "line 3 has the label 'maybe', wanted entailment"),
         ('STS-B', f'{SCORES}a\tb\t1\na\tb\tnan\n', "line 3 has the label 'nan', wanted a finite number"),
@@ -196,7 +174,6 @@ def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, tex
     [
         ('sentence\tlabel', ('sentence',), 'label'),
         ('Quality\t#1 ID\t#2 ID\t#1 String\t#2 String', ('#1 String', '#2 String'), 'Quality'),
-        ('index\tsentence1\tsentence2\tgold_label', ('sentence1', 'sentence2'), 'gold_label'),
         ('index\tquestion\tsentence\tlabel', ('question', 'sentence'), 'label'),  # QNLI, not SST-2
         ('text\tverdict', ('text',), 'verdict'),
         ('premise\thypothesis\tverdict', ('premise', 'hypothesis'), 'verdict'),
@@ -239,52 +216,18 @@ def test_real_development_sets_need_no_task_to_be_read(path):
     assert by_columns.texts == by_name.texts and (by_columns.labels == by_name.labels).all()
 
 
-def test_sets_that_are_not_there_are_left_out_and_named(tmp_path, caplog):
-    write(tmp_path / 'MNLI' / 'dev_matched.tsv', 'sentence1\tsentence2\tgold_label\na\tb\tneutral\n')
-    with caplog.at_level(logging.INFO):
-        assert list(read_sets(find_task('MNLI'), tmp_path, find_task('MNLI').dev, labelled=True)) == [
-            'dev_matched'
-        ]
-    assert 'dev_mismatched.tsv' in caplog.text
-
-
-def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
-    header = 'sentence1\tsentence2\tgold_label\n'
-    rows = 'a\tb\tneutral\n' * 2 + 'a\tb\tentailment\n'
-    write(tmp_path / 'MNLI' / 'dev_matched.tsv', header + rows)
-    write(tmp_path / 'MNLI' / 'dev_mismatched.tsv', header + 'a\tb\tneutral\n')
+def test_sets_that_are_not_there_are_left_out_and_named_and_a_majority_of_each_is_scored(tmp_path, caplog):
     task = find_task('MNLI')
-    assert majority_scores(task, read_sets(task, tmp_path, task.dev, labelled=True)) == {
-        'dev_matched/accuracy': pytest.approx(200 / 3),
-        'dev_mismatched/accuracy': 100,
-    }
+    rows = 'sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tneutral\na\tb\tentailment\n'
+    write(tmp_path / 'MNLI' / 'dev_matched.tsv', rows)
+    with caplog.at_level(logging.INFO):
+        sets = read_sets(task, tmp_path, task.dev, labelled=True)
+    assert list(sets) == ['dev_matched'] and 'dev_mismatched.tsv' in caplog.text
+    assert majority_scores(task, sets) == {'dev_matched/accuracy': pytest.approx(200 / 3)}
 
 
 def test_submission_has_the_labels_of_the_task():
     scores = np.array([[0.1, 3.0, 0.2], [5.0, 1.0, 2.0]])
-    assert (
-        submission(find_task('MNLI'), ('0', '1'), scores)
-        == b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
-    )
+    wanted = b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
+    assert submission(find_task('MNLI'), ('0', '1'), scores) == wanted
     assert submission(find_task('STS-B'), ('4',), np.array([[2.34567]])) == b'index\tprediction\n4\t2.346\n'
-
-
-@needs_glue
-@pytest.mark.parametrize(
-    'name, train, dev, test',
-    [
-        ('SST-2', 67349, {'dev': 872}, {'SST-2.tsv': 1821}),
-        ('MRPC', 3668, {'dev': 408}, {'MRPC.tsv': 1725}),
-        ('RTE', 2490, {'dev': 277}, {'RTE.tsv': 3000}),
-        ('MNLI', 20100, {'dev_matched': 9815}, {}),
-    ],
-)
-def test_real_files_have_their_rows(name, train, dev, test):
-    task = find_task(name)
-    assert len(read_examples(task, GLUE / task.train)) == train
-    sets = read_sets(task, GLUE, task.dev, labelled=True)
-    assert {key: len(examples) for key, examples in sets.items()} == dev
-    assert all(set(examples.labels) == set(range(len(task.head.labels))) for examples in sets.values())
-    assert {
-        key: len(examples) for key, examples in read_sets(task, GLUE, task.test, labelled=False).items()
-    } == test

@@ -1,7 +1,5 @@
 """Sentences of words with tags: files, tokens, words of a text, and the entities that count."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers.tiny import vocabulary
@@ -37,24 +35,17 @@ def test_layouts_of_tagged_words_are_read_alike(name, content, tmp_path):
     assert is_tagged(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    'name, content, said',
-    [
+def test_what_has_no_tag_for_a_word_is_refused(tmp_path):
+    for name, content, said in (
         ('one.conll', 'ab B-town\nc\n', 'line 2 has no tag'),
         ('one.conll', '\n\n', 'has no sentence'),
         ('one.jsonl', '{"words": ["ab"], "tags": []}', 'line 1: wanted an object with lists of words and as'),
         ('one.jsonl', '{"words": ["ab"], "tags": [3]}', 'line 1: wanted'),
-    ],
-)
-def test_what_has_no_tag_for_a_word_is_refused(name, content, said, tmp_path):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=said):
-        read_sentences(tmp_path / name)
-
-
-def test_a_table_of_texts_is_not_taken_for_tagged_words(tmp_path):
-    (tmp_path / 'one.jsonl').write_text(json.dumps({'text': 'a', 'label': 'b'}))
-    (tmp_path / 'one.csv').write_text('text,label\n')
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=said):
+            read_sentences(tmp_path / name)
+    (tmp_path / 'one.jsonl').write_text('{"text": "a", "label": "b"}')
     assert not is_tagged(tmp_path / 'one.jsonl') and not is_tagged(tmp_path / 'one.csv')
 
 

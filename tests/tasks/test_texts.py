@@ -58,7 +58,7 @@ def test_raw_text_is_read_in_its_layout(tmp_path):
     'name, content, said',
     [
         ('data.jsonl', '{"a": "b"}\n{"a"', 'data.jsonl: line 2: not JSON'),
-        ('data.jsonl', '[1]\n', 'data.jsonl: line 1 is no JSON object'),
+        ('data.jsonl', '[1]\n', 'data.jsonl: line 1: wanted a JSON object, found list'),
         ('data.json', '{}', "data.json: not in SQuAD's format.*; take it out, or make it JSON lines"),
     ],
 )
