@@ -83,7 +83,6 @@ def task_of_file(
 
     Parameters
     ----------
-    path : Path
     text : sequence of str
         The column of the text or those of both texts, where they are known.
     label : str, optional
@@ -101,14 +100,14 @@ def task_of_file(
     if is_tagged(path):
         tags = {tag for sentence in read_sentences(path) for tag in sentence.tags}
         labels = tuple(sorted(tags, key=lambda tag: (tag != 'O', tag[2:], tag)))
-        return _task_of(path, 'token_classification', labels, ('words', 'tags'))
+        return task_of_head(_head(path, 'token_classification', labels, ('words', 'tags')), path)
     several = tuple(label.split(',')) if label else ()
     table = read_table(path, [*text, *several])
     header = table.columns
     if len(several) > 1:
         usual = sorted((one[:-1] for one in known_columns()), key=len, reverse=True)
         fields = tuple(text) or next((one for one in usual if set(one) <= set(header)), ())
-        return _task_of(path, 'multi_label', several, (*fields, label))
+        return task_of_head(_head(path, 'multi_label', several, (*fields, label)), path)
     known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
     fitting = [columns for columns in known if set(columns) <= set(header)]
     if text and len(header) == len(text) + 1:
@@ -143,10 +142,10 @@ def _is_label(name: str, head: Head) -> bool:
     return False
 
 
-def _task_of(path: Path, kind: str, labels: tuple[str, ...], columns: tuple[str, ...]) -> Task:
-    """The task of a file whose head is known; ValueError, with the path, if it cannot be one."""
+def _head(path: Path, kind: str, labels: tuple[str, ...], columns: Sequence[str]) -> Head:
+    """The head of a file; ValueError, with the path, if there is no such head."""
     try:
-        return task_of_head(Head(kind, labels, columns=columns), path)
+        return Head(kind, labels, columns=tuple(columns))
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from error
 
@@ -204,26 +203,13 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
     """The head that the labels in a table want.
 
     Numbers of which one has a fraction are the values of a regression, lists are several labels at a time;
-    all else are classes.
-
-    Parameters
-    ----------
-    table : Table
-    columns : sequence of str
-        As those of a head.
-    kind : str, optional
-        The kind of the head, where it is known.
-
-    Raises
-    ------
-    ValueError
-        If the labels do not say what they are.
+    all else are classes; ValueError if the labels do not say what they are.
     """
     path, column = table.path, columns[-1]
     has_lists = any(isinstance(cell, list) for _, cell in table.column(column))
     if kind == 'multi_label' or kind is None and has_lists:
         found = {label for _, cell in table.column(column) for label in several_labels(cell)}
-        return _task_of(path, 'multi_label', tuple(sorted(found)), tuple(columns)).head
+        return _head(path, 'multi_label', tuple(sorted(found)), columns)
     cells = []
     for line, cell in table.column(column):
         if isinstance(cell, (list, dict)):
@@ -251,10 +237,7 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
             f'{path}: no row has another label than {labels[0]!r}, and a classification has two '
             'different labels or more; give more rows, or name the column of the labels with --label'
         )
-    try:
-        return Head(kind, tuple(labels) if kind == 'classification' else (), columns=tuple(columns))
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
+    return _head(path, kind, tuple(labels) if kind == 'classification' else (), columns)
 
 
 def task_of_head(head: Head, path: Path) -> Task:
@@ -263,12 +246,8 @@ def task_of_head(head: Head, path: Path) -> Task:
 
 
 def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
-    """The rows of one file of a task.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        From `read_table`, or if a label is unknown or no finite number: the line is named.
+    """The rows of one file of a task; FileNotFoundError or ValueError from `read_table`, or if a label is
+    unknown or no finite number: the line is named.
     """
     if task.head.kind == 'token_classification':
         return _tagged_examples(task, path, labelled)
@@ -397,7 +376,6 @@ def decided(head: Head, scores: Any) -> Any:
 
     Parameters
     ----------
-    head : Head
     scores : np.ndarray, shape (rows, outputs)
         Of tags a list of arrays of the shape (words, outputs).
     """
@@ -409,13 +387,8 @@ def decided(head: Head, scores: Any) -> Any:
 
 
 def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
-    """The file that GLUE's leaderboard takes for one test set: ``index`` and ``prediction``.
-
-    Parameters
-    ----------
-    task : Task
-    indices : sequence of str
-    scores : np.ndarray, shape (rows, outputs)
+    """The file that GLUE's leaderboard takes for one test set: ``index`` and ``prediction``. Scores have the
+    shape (rows, outputs).
     """
     predictions: Sequence[Any] = decided(task.head, scores)
     if task.head.kind == 'regression':
