@@ -45,14 +45,6 @@ def read_collection(
     Held out are pairs with scores: those of the tables that are called dev (validation, valid, val) or test;
     if there is none, those of all tables; and if there are no other texts, a share of them.
 
-    Parameters
-    ----------
-    data : Path
-    text, label, kind
-        As of `read_pairs`.
-    held_out : float
-        That share.
-
     Raises
     ------
     FileNotFoundError, ValueError
@@ -78,7 +70,8 @@ def read_collection(
             raise ValueError(f'{path}: two tables with scores are called {name}; rename one')
         scored[name] = pairs
     parts = (*PARTS['dev'], *PARTS['test'])
-    named = sorted((parts.index(part), name) for name in scored if (part := _last(name)) in parts)
+    lasts = {name: name.rpartition('-')[2].lower() for name in scored}  # without their directories
+    named = sorted((parts.index(last), name) for name, last in lasts.items() if last in parts)
     held = {name: scored[name] for name in [name for _, name in named] or sorted(scored)}
     for name in scored.keys() - held.keys():
         texts += _texts_of(scored[name])
@@ -89,11 +82,6 @@ def read_collection(
     measured = {one.strip() for pairs in held.values() for one in _texts_of(pairs)}
     different = dict.fromkeys(one.strip() for one in texts)
     return Collection(tuple(one for one in different if one and one not in measured), held)
-
-
-def _last(name: str) -> str:
-    """The name of a file without its directories."""
-    return name.rpartition('-')[2].lower()
 
 
 def _texts_of(pairs: Examples) -> list[str]:
@@ -111,11 +99,6 @@ def read_pairs(
 
     Parameters
     ----------
-    path : Path
-    text : sequence of str
-        The column of the text, or those of both.
-    label : str, optional
-        The column of the scores.
     kind : str, optional
         The kind of the labels, as of `task_of_file`.
 

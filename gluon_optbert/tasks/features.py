@@ -238,7 +238,6 @@ def training_batches(
 
     Parameters
     ----------
-    features : Features
     batch_size : int
         Of the global batch, a multiple of `workers` and of `passes`.
     tokens : int
@@ -247,7 +246,6 @@ def training_batches(
         The order of an epoch depends only on it and the epoch's number.
     start : int
         Global batches already consumed.
-    rank, workers : int
     passes : int
         That a part is split into.
     batching : str
@@ -357,9 +355,6 @@ def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tupl
 
     Parameters
     ----------
-    lengths : np.ndarray of int, shape (rows,)
-    batch_size : int
-        The most rows of a batch.
     most : int
         The largest width: the positions of the network.
     """
@@ -399,7 +394,6 @@ def batch_of(
 
     Parameters
     ----------
-    features : Features
     rows : np.ndarray of int, shape (b,)
         The instances; those of one rank in a global batch.
     weights : np.ndarray of float32, shape (b,), optional

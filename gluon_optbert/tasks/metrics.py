@@ -99,8 +99,6 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {
     'matthews': _of_classes('matthews_corrcoef'),
     'pearson': _correlation('pearsonr'),
     'spearman': _correlation('spearmanr'),
-}
-METRICS |= {
     'f1_micro': _of_classes('f1_score', average='micro', zero_division=0),
     'f1_macro': _of_classes('f1_score', average='macro', zero_division=0),
     'exact_match': _of_classes('accuracy_score'),  # all labels of an instance are right
@@ -131,7 +129,6 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
 
     Parameters
     ----------
-    names : sequence of str
     predictions, labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences
         Numbers of classes, values of a regression, zeros and ones of labels, or the tags of sentences.
 
@@ -156,8 +153,6 @@ def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]
 
     Parameters
     ----------
-    names : sequence of str
-        Of `METRICS`.
     labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences of str
         Of a development set: integers for classes, floating-point numbers for the values of a regression,
         zeros and ones of several labels, or the tags of sentences.
@@ -209,12 +204,7 @@ def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, floa
     """``exact_match`` and ``f1`` in percent, as SQuAD 1.1's script: the best answer of each question counts.
 
     A question without a prediction counts as wrong, and empty texts share no words. Every question has an
-    answer.
-
-    Raises
-    ------
-    ValueError
-        If there is no question.
+    answer; ValueError if there is no question.
     """
     if not answers:
         raise ValueError('no questions to score')
@@ -240,12 +230,10 @@ def squad_v2(
 
     Parameters
     ----------
-    answers : mapping of question id to sequence of str
     predictions : mapping of question id to str
         Empty where there is no answer.
     null_odds : mapping of question id to float, optional
         How much speaks for no answer; a question above `threshold` counts as not answered.
-    threshold : float
 
     Raises
     ------

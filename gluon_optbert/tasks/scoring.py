@@ -40,8 +40,6 @@ def score_squad(
 
     Parameters
     ----------
-    version : str
-        ``1.1`` or ``2.0``.
     data : Path
         A file in SQuAD's format.
     predictions : Path
@@ -84,7 +82,6 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
 
     Parameters
     ----------
-    task : Task
     data : Path
         A labelled file of the task.
     predictions : Path

@@ -233,11 +233,6 @@ def make_windows(
 
     Parameters
     ----------
-    questions : sequence of Question
-    align : callable
-        From `make_aligner`.
-    reading : Reading
-    cls_id, sep_id : int
     labelled : bool
         Whether the first answer of each question is wanted. An answer is looked for among the words at its
         place, see `found_answer`; a question whose answer does not stand there is left out. Both are counted
@@ -348,11 +343,7 @@ def best_answers(
 
     Parameters
     ----------
-    questions : sequence of Question
-    windows : Windows
-        All of the questions.
     scores : np.ndarray, shape (windows, length, 2)
-    reading : Reading
 
     Returns
     -------
@@ -425,12 +416,7 @@ def _spans(
 def decide(answers: Sequence[Answer], null: float | None, threshold: float) -> str:
     """The text of the best answer; the empty text if having no answer scores higher by more than `threshold`.
 
-    Parameters
-    ----------
-    answers : sequence of Answer
-    null : float, optional
-        The score of having no answer; None where every question has one.
-    threshold : float
+    `null` is that score, and None where every question has an answer.
     """
     if not answers or (null is not None and null - answers[0].score > threshold):
         return ''
@@ -475,23 +461,12 @@ def answer_files(
     ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where
     a question may have no answer, ``null_odds.json`` has the score of none less that of the best answer, and
     ``answers.json`` that answer."""
-    odds = [None] * len(questions) if nulls is None else list(nulls)
-    files = {
-        'predictions.json': {
-            question.id: decide(best, null, threshold)
-            for question, best, null in zip(questions, answers, odds)
-        },
-        'nbest.json': {
-            question.id: [dataclasses.asdict(answer) for answer in with_probabilities(best, null)]
-            for question, best, null in zip(questions, answers, odds)
-        },
-    }
-    if nulls is not None:
-        files['answers.json'] = {
-            question.id: decide(best, None, 0.0) for question, best in zip(questions, answers)
-        }
-        files['null_odds.json'] = {
-            question.id: null - best[0].score if best else 0.0
-            for question, best, null in zip(questions, answers, nulls)
-        }
+    names = ('predictions.json', 'nbest.json', *(() if nulls is None else ('answers.json', 'null_odds.json')))
+    files: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for question, best, null in zip(questions, answers, nulls or [None] * len(questions)):
+        files['predictions.json'][question.id] = decide(best, null, threshold)
+        files['nbest.json'][question.id] = [vars(answer) for answer in with_probabilities(best, null)]
+        if nulls is not None:
+            files['answers.json'][question.id] = decide(best, None, 0.0)
+            files['null_odds.json'][question.id] = null - best[0].score if best else 0.0
     return files

@@ -169,12 +169,8 @@ def names() -> list[str]:
 
 
 def find_task(name: str | Path) -> Task:
-    """The task of a name, whatever its capitals and hyphens, or of a user's JSON file.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If there is none.
+    """The task of a name, whatever its capitals and hyphens, or of a user's JSON file; ValueError or
+    FileNotFoundError if there is none.
     """
     if str(name).endswith('.json'):
         return read_task(Path(name))

@@ -37,12 +37,8 @@ def read_texts(path: Path) -> Iterator[str]:
 def read_words(
     files: Sequence[Path], vocab: Vocabulary, *, done: Callable[[], None] = lambda: None
 ) -> Counter:
-    """Counts of the words of some files, see `read_texts`; `done` is called after each of them.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        From reading a file, or if there is no word in any.
+    """Counts of the words of some files, see `read_texts`; `done` is called after each of them;
+    FileNotFoundError or ValueError from reading a file, or if there is no word in any.
     """
     words: Counter = Counter()
     for path in files:
