@@ -71,10 +71,8 @@ def test_majority_is_the_score_of_one_answer_for_all(labels, wanted):
     [
         ('The  Cat, a hat!', 'cat hat'),
         ('A.N. Other', 'other'),
-        ('theatre', 'theatre'),
-        ('the-end', 'theend'),
+        ('the-end theatre', 'theend theatre'),
         ('an\tapple\n', 'apple'),
-        ('U.S.', 'us'),
         ('«été»', '«été»'),
         ('The', ''),
         ('10,000', '10000'),
@@ -89,11 +87,9 @@ def test_normalised_answers_lose_capitals_punctuation_articles_and_spaces(text, 
     'prediction, answer, wanted',
     [
         ('the cat sat', 'cat', 2 / 3),
-        ('cat', 'a cat!', 1.0),
         ('dog', 'cat', 0.0),
         ('cat cat dog', 'cat dog dog', 2 / 3),
         ('', '', 1.0),
-        ('', 'cat', 0.0),
         ('the', 'a', 1.0),
         ('cat', 'the', 0.0),
     ],
@@ -117,12 +113,9 @@ def test_version_1_takes_the_best_answer_and_counts_missing_predictions_as_wrong
     assert scores == {'exact_match': 100 / 3, 'f1': 100 * (1 + 2 / 3) / 3}
     # empty texts share no words
     assert squad_v1({'a': ['the']}, {'a': '!'}) == {'exact_match': 100.0, 'f1': 0.0}
-
-
-@pytest.mark.parametrize('measure', [squad_v1, squad_v2])
-def test_no_questions_have_no_score(measure):
-    with pytest.raises(ValueError, match='no questions'):
-        measure({}, {})
+    for measure in (squad_v1, squad_v2):
+        with pytest.raises(ValueError, match='no questions'):
+            measure({}, {})
 
 
 ANSWERS = {'h1': ['red cat'], 'h2': ['dog', 'the big dog'], 'n1': [], 'n2': []}
@@ -130,9 +123,8 @@ PREDICTIONS = {'h1': 'cat', 'h2': 'big dog', 'n1': '', 'n2': 'hat'}
 
 
 def test_version_2_by_hand():
-    scores = squad_v2(ANSWERS, PREDICTIONS)
     cat = 2 / 3
-    assert scores == {
+    assert squad_v2(ANSWERS, PREDICTIONS) == {
         'exact': 50.0,
         'f1': 100 * (cat + 1 + 1) / 4,
         'total': 4,
@@ -143,19 +135,8 @@ def test_version_2_by_hand():
         'NoAns_f1': 50.0,
         'NoAns_total': 2,
     }
-
-
-def test_version_2_leaves_out_answers_without_words():
-    answers = {'h1': ['the', 'cat'], 'h2': ['!']}
-    scores = squad_v2(answers, {'h1': '', 'h2': ''})
-    assert (scores['exact'], scores['f1'], scores['HasAns_total']) == (50.0, 50.0, 2)
-
-
-def test_question_that_is_rightly_left_without_an_answer_costs_nothing_at_any_threshold():
-    answers, predictions, odds = {'n': [], 'h': ['cat']}, {'n': '', 'h': 'cat'}, {'n': 0.0, 'h': 1.0}
-    scores = squad_v2(answers, predictions, odds)
-    assert (scores['best_exact'], scores['best_f1'], scores['best_f1_thresh']) == (100.0, 100.0, 1.0)
-    assert exact_at_best_f1(answers, predictions, odds) == 100.0
+    without_words = squad_v2({'h1': ['the', 'cat'], 'h2': ['!']}, {'h1': '', 'h2': ''})
+    assert [without_words[name] for name in ('exact', 'f1', 'HasAns_total')] == [50.0, 50.0, 2]
 
 
 def test_best_thresholds_by_hand():
@@ -203,13 +184,11 @@ def test_best_threshold_is_the_best_of_all(cases):
             assert tried[scores[f'best_{name}_thresh']] == pytest.approx(max(tried.values()))
 
 
-@pytest.mark.parametrize(
-    'predictions, odds, what',
-    [
+def test_version_2_wants_every_question():
+
+    for predictions, odds, what in (
         ({'h1': 'x'}, None, '3 of 4 questions have no prediction, the first is h2'),
         (PREDICTIONS, {'h1': 0.0, 'h2': 0.0, 'n2': 1.0}, '1 of 4 questions have no odds'),
-    ],
-)
-def test_version_2_wants_every_question(predictions, odds, what):
-    with pytest.raises(ValueError, match=what):
-        squad_v2(ANSWERS, predictions, odds)
+    ):
+        with pytest.raises(ValueError, match=what):
+            squad_v2(ANSWERS, predictions, odds)
