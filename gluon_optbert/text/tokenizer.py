@@ -295,19 +295,8 @@ def is_special(token: str) -> bool:
 def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 'the vocabulary') -> bool:
     """Whether text keeps its capitals and accents for this vocabulary; it loses both otherwise.
 
-    The vocabulary decides. Where it says nothing `stated` does; without that it is no, and a warning says so.
-
-    Parameters
-    ----------
-    stated : bool, optional
-        What the user says.
-    source : object
-        What messages call the vocabulary.
-
-    Raises
-    ------
-    ValueError
-        If `stated` contradicts the vocabulary.
+    The vocabulary decides. Where it says nothing `stated` does, by the user; without that it is no, and a
+    warning says so. ValueError, with the name `source`, if `stated` contradicts the vocabulary.
     """
     cased, evidence = casing_of(vocab)
     if cased is None:
@@ -324,14 +313,11 @@ def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 
     return cased
 
 
-def settings_of(
-    vocab: Vocabulary, cased: bool | None = None, *, source: object = 'the vocabulary'
-) -> TokenizerSettings:
-    """How text is read for a vocabulary: its own settings, or else those that its casing makes up.
-
-    Parameters and errors are as of `is_cased`.
+def settings_of(vocab: Vocabulary, cased: bool | None = None) -> TokenizerSettings:
+    """How text is read for a vocabulary: its own settings, or else those that its casing makes up; ValueError
+    as of `is_cased`.
     """
-    cased = is_cased(vocab, cased, source=source)
+    cased = is_cased(vocab, cased)
     return vocab.settings or TokenizerSettings(lowercase=not cased, strip_accents=not cased)
 
 
@@ -419,16 +405,14 @@ def make_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) -> Callable[
     return lambda text: encode(text).ids
 
 
-def make_aligner(
-    vocab: Vocabulary, *, cased: bool | None = None
-) -> Callable[[str], tuple[list[int], list[int], list[int]]]:
+def make_aligner(vocab: Vocabulary) -> Callable[[str], tuple[list[int], list[int], list[int]]]:
     """A function text → token ids, and where in the text each token begins and ends; the ids are those of
     `make_tokenizer`.
 
     ``text[begin:end]`` is what a token stands for, with the accents that are dropped from uncased text. Both
     positions never decrease. A character of which several tokens are made, such as a Hangul syllable, belongs
     to each of them; [UNK] has its whole word."""
-    settings = settings_of(vocab, cased)
+    settings = settings_of(vocab)
     encode = _encoder(vocab, settings)
 
     def align(text: str) -> tuple[list[int], list[int], list[int]]:
