@@ -463,7 +463,8 @@ def answer_files(
     ``answers.json`` that answer."""
     names = ('predictions.json', 'nbest.json', *(() if nulls is None else ('answers.json', 'null_odds.json')))
     files: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for question, best, null in zip(questions, answers, nulls or [None] * len(questions)):
+    odds = [None] * len(questions) if nulls is None else nulls
+    for question, best, null in zip(questions, answers, odds):
         files['predictions.json'][question.id] = decide(best, null, threshold)
         files['nbest.json'][question.id] = [vars(answer) for answer in with_probabilities(best, null)]
         if nulls is not None:
