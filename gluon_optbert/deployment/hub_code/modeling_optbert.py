@@ -349,13 +349,56 @@ class OptBertHeads(nn.Module):
         self.seq_relationship = nn.Linear(config.hidden_size, 2) if next_sentence else None
 
 
-def mlm_loss(scores: Tensor, labels: Tensor | None) -> Tensor | None:
+def token_loss(scores: Tensor, labels: Tensor | None) -> Tensor | None:
     """The mean loss of the tokens whose label is not -100."""
     return None if labels is None else functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
 
-class _Scoring(OptBertPreTrainedModel):
+class _Headed(OptBertPreTrainedModel):
+    """A network with a head on the encoder.
+
+    Its class says what `forward` returns, and whether the head reads the pooled output. `add_head` makes the
+    head, and `scored` gives its outputs from those of the encoder and the labels.
+    """
+
+    outputs_class: type
+    reads_pooled = False
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = OptBertModel(config, add_pooling_layer=self.reads_pooled)
+        self.add_head(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> Any:
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+        return self.headed(inputs, return_dict, more, labels)
+
+    def headed(self, inputs: tuple, return_dict: bool | None, more: dict, *labels: Tensor | None) -> Any:
+        """The outputs, as `forward` returns them."""
+        inner = self.bert(*inputs, return_dict=True, **more)
+        outputs = self.outputs_class(
+            **self.scored(inner, *labels), hidden_states=inner.hidden_states, attentions=inner.attentions
+        )
+        return given(outputs, return_dict, self.config)
+
+
+class _Scoring(_Headed):
     """A network with the MLM head, whose last matrix is the embedding of tokens."""
+
+    def add_head(self, config: OptBertConfig) -> None:
+        self.cls = OptBertHeads(config, next_sentence=self.reads_pooled)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *words: Any, **more: Any) -> Any:
         """As in Transformers; the bias of the scores grows or shrinks with the embedding."""
@@ -373,11 +416,8 @@ class _Scoring(OptBertPreTrainedModel):
 class OptBertForPreTraining(_Scoring):
     """Scores of masked tokens and of the next sentence."""
 
-    def __init__(self, config: OptBertConfig):
-        super().__init__(config)
-        self.bert = OptBertModel(config)
-        self.cls = OptBertHeads(config, next_sentence=True)
-        self.post_init()
+    outputs_class = BertForPreTrainingOutput
+    reads_pooled = True
 
     def forward(
         self,
@@ -391,70 +431,43 @@ class OptBertForPreTraining(_Scoring):
         return_dict: bool | None = None,
         **more: bool | None,
     ) -> tuple | BertForPreTrainingOutput:
-        inner = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
-        )
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+        return self.headed(inputs, return_dict, more, labels, next_sentence_label)
+
+    def scored(self, inner: Any, labels: Tensor | None, next_sentence_label: Tensor | None) -> dict[str, Any]:
         scores = self.scores(inner.last_hidden_state)
         following = self.cls.seq_relationship(inner.pooler_output)
-        loss = mlm_loss(scores, labels)
+        loss = token_loss(scores, labels)
         if loss is not None and next_sentence_label is not None:
             loss = loss + functional.cross_entropy(following, next_sentence_label.flatten())
-        scored = BertForPreTrainingOutput(
-            loss=loss,
-            prediction_logits=scores,
-            seq_relationship_logits=following,
-            hidden_states=inner.hidden_states,
-            attentions=inner.attentions,
-        )
-        return given(scored, return_dict, self.config)
+        return {'loss': loss, 'prediction_logits': scores, 'seq_relationship_logits': following}
 
 
 class OptBertForMaskedLM(_Scoring):
     """Scores of masked tokens."""
 
     _keys_to_ignore_on_load_unexpected = ['pooler', 'seq_relationship']  # those of pre-training
+    outputs_class = MaskedLMOutput
 
-    def __init__(self, config: OptBertConfig):
-        super().__init__(config)
-        self.bert = OptBertModel(config, add_pooling_layer=False)
-        self.cls = OptBertHeads(config, next_sentence=False)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool | None = None,
-        **more: bool | None,
-    ) -> tuple | MaskedLMOutput:
-        inner = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
-        )
+    def scored(self, inner: Any, labels: Tensor | None) -> dict[str, Any]:
         scores = self.scores(inner.last_hidden_state)
-        scored = MaskedLMOutput(
-            loss=mlm_loss(scores, labels),
-            logits=scores,
-            hidden_states=inner.hidden_states,
-            attentions=inner.attentions,
-        )
-        return given(scored, return_dict, self.config)
+        return {'loss': token_loss(scores, labels), 'logits': scores}
 
 
-class OptBertForSequenceClassification(OptBertPreTrainedModel):
-    """Scores of labels, or one value, from the pooled output."""
+class _Classifying(_Headed):
+    """A network with dropout and a dense layer for labels."""
 
-    def __init__(self, config: OptBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = OptBertModel(config)
+    def add_head(self, config: OptBertConfig) -> None:
         rate = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+
+
+class OptBertForSequenceClassification(_Classifying):
+    """Scores of labels, or one value, from the pooled output."""
+
+    outputs_class = SequenceClassifierOutput
+    reads_pooled = True
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the configuration's `problem_type`; without one the labels decide, as in BERT."""
@@ -470,78 +483,30 @@ class OptBertForSequenceClassification(OptBertPreTrainedModel):
             return functional.cross_entropy(logits, labels.flatten())
         return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool | None = None,
-        **more: bool | None,
-    ) -> tuple | SequenceClassifierOutput:
-        inner = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
-        )
+    def scored(self, inner: Any, labels: Tensor | None) -> dict[str, Any]:
         logits = self.classifier(self.dropout(inner.pooler_output))
-        scored = SequenceClassifierOutput(
-            loss=None if labels is None else self.loss(logits, labels),
-            logits=logits,
-            hidden_states=inner.hidden_states,
-            attentions=inner.attentions,
-        )
-        return given(scored, return_dict, self.config)
+        return {'loss': None if labels is None else self.loss(logits, labels), 'logits': logits}
 
 
-class OptBertForTokenClassification(OptBertPreTrainedModel):
+class OptBertForTokenClassification(_Classifying):
     """Scores of labels for every token."""
 
     _keys_to_ignore_on_load_unexpected = ['pooler']
+    outputs_class = TokenClassifierOutput
 
-    def __init__(self, config: OptBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = OptBertModel(config, add_pooling_layer=False)
-        rate = config.classifier_dropout
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool | None = None,
-        **more: bool | None,
-    ) -> tuple | TokenClassifierOutput:
-        inner = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
-        )
+    def scored(self, inner: Any, labels: Tensor | None) -> dict[str, Any]:
         logits = self.classifier(self.dropout(inner.last_hidden_state))
-        scored = TokenClassifierOutput(
-            loss=None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
-            logits=logits,
-            hidden_states=inner.hidden_states,
-            attentions=inner.attentions,
-        )
-        return given(scored, return_dict, self.config)
+        return {'loss': token_loss(logits, labels), 'logits': logits}
 
 
-class OptBertForQuestionAnswering(OptBertPreTrainedModel):
+class OptBertForQuestionAnswering(_Headed):
     """Scores of every token as the start and as the end of an answer."""
 
     _keys_to_ignore_on_load_unexpected = ['pooler']
+    outputs_class = QuestionAnsweringModelOutput
 
-    def __init__(self, config: OptBertConfig):
-        super().__init__(config)
-        self.bert = OptBertModel(config, add_pooling_layer=False)
+    def add_head(self, config: OptBertConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()
 
     def forward(
         self,
@@ -555,9 +520,12 @@ class OptBertForQuestionAnswering(OptBertPreTrainedModel):
         return_dict: bool | None = None,
         **more: bool | None,
     ) -> tuple | QuestionAnsweringModelOutput:
-        inner = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
-        )
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+        return self.headed(inputs, return_dict, more, start_positions, end_positions)
+
+    def scored(
+        self, inner: Any, start_positions: Tensor | None, end_positions: Tensor | None
+    ) -> dict[str, Any]:
         scores = self.qa_outputs(inner.last_hidden_state)
         starts, ends = (scores[..., i].contiguous() for i in range(2))
         loss = None
@@ -568,11 +536,4 @@ class OptBertForQuestionAnswering(OptBertPreTrainedModel):
                 for one, places in ((starts, start_positions), (ends, end_positions))
             ]
             loss = sum(losses) / 2
-        scored = QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=starts,
-            end_logits=ends,
-            hidden_states=inner.hidden_states,
-            attentions=inner.attentions,
-        )
-        return given(scored, return_dict, self.config)
+        return {'loss': loss, 'start_logits': starts, 'end_logits': ends}
