@@ -10,7 +10,7 @@ the operators here, and needs equal widths of keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,17 @@ class Graph:
     """The nodes and constants of a graph; most methods add nodes and return a tensor's name.
 
     Tensors are batch-major, (batch, length, units).
+
+    Parameters
+    ----------
+    arrays : mapping of name to np.ndarray
+        As `inference_parameters` gives them.
+    names : str
+        Of the inputs and outputs, one of `description.NAMES`.
     """
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str):
-        self._architecture, self.arrays = architecture, arrays
+        self.architecture, self.arrays, self.names = architecture, arrays, names
         self._gluon, self._valid = names == 'gluon', ''
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
@@ -60,10 +67,9 @@ class Graph:
         """A list of integers."""
         return self.constant(values, np.int64)
 
-    def parameter(self, name: str, *, transposed: bool = False) -> str:
-        """A parameter of the network; the right factor of a product is stored transposed."""
-        array = self.arrays[name]
-        return self.stored(name, np.ascontiguousarray(array.T) if transposed else array)
+    def parameter(self, name: str) -> str:
+        """A parameter of the network."""
+        return self.stored(name, self.arrays[name])
 
     def stored(self, name: str, array: np.ndarray) -> str:
         """An array, stored once under this name."""
@@ -72,8 +78,9 @@ class Graph:
         return name
 
     def product(self, data: str, name: str) -> str:
-        """A matrix product over the last axis; the weight is `name`.weight."""
-        return self.node('MatMul', data, self.parameter(name + '.weight', transposed=True))
+        """A matrix product over the last axis; the weight is `name`.weight, and is stored transposed."""
+        weight = np.ascontiguousarray(self.arrays[name + '.weight'].T)
+        return self.node('MatMul', data, self.stored(name + '.weight', weight))
 
     def dense(self, data: str, name: str, output: str = '') -> str:
         """A matrix product over the last axis plus a bias."""
@@ -92,7 +99,7 @@ class Graph:
             self.parameter(name + '.beta'),
             output=output,
             axis=-1,
-            epsilon=float(self._architecture.layer_norm_eps),
+            epsilon=float(self.architecture.layer_norm_eps),
         )
 
     def gelu(self, data: str) -> str:
@@ -115,7 +122,7 @@ class Graph:
             'token_types' if self._gluon else 'token_type_ids',
         )
         stream = self.norm(self.node('Add', self.node('Add', words, types), positions), 'encoder.layer_norm')
-        return stream if self._architecture.e is None else self.dense(stream, 'encoder.embed_proj')
+        return stream if self.architecture.e is None else self.dense(stream, 'encoder.embed_proj')
 
     def valid(self) -> str:
         """Whether a token comes before the padding, shape (batch, length)."""
@@ -214,28 +221,17 @@ class Graph:
         return self.node('Tanh', self.dense(first, 'pooler'), output=output)
 
 
-def onnx_model(
-    architecture: Architecture,
-    kind: str,
-    head: Head,
-    arrays: Mapping[str, np.ndarray],
-    names: str = 'transformers',
-    writer: Callable[..., Any] = Graph,
-) -> onnx.ModelProto:
+def onnx_model(graph: Graph, kind: str, head: Head) -> onnx.ModelProto:
     """The network in ONNX, for any batch and length; ids are int64.
 
     Parameters
     ----------
+    graph : Graph
+        Without nodes; its class decides how products are written.
     kind : str
         One of `description.KINDS`, or `description.MASKED_LM`.
-    arrays : mapping of name to np.ndarray
-        As `inference_parameters` gives them.
-    names : str
-        Of the inputs and outputs, one of `description.NAMES`.
-    writer : callable
-        Gives the `Graph` for the architecture, the arrays and the names; it decides how products are written.
     """
-    graph = writer(architecture, arrays, names)
+    architecture, names = graph.architecture, graph.names
     shapes = onnx_outputs(kind, head, names)
     stream, mask = graph.embed(), graph.mask()
     last = len(architecture.layers) - 1

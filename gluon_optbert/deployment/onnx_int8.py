@@ -10,9 +10,8 @@ else stays float32: embeddings, softmax, LayerNorm, the attention's products, th
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +73,6 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
     ----------
     saved : SavedModel
         Without gates.
-    kind : str
-        What is computed: see `mxnet_network.inference_symbol`.
-    features : Features
-        Of the text.
     method : str
         One of `METHODS`. ``naive``: the smallest and largest value. ``entropy``: a range inside it, with the
         least divergence of what eight bits make of the values' distribution.
@@ -212,12 +207,17 @@ def scale_and_zero(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Int8Graph(Graph):
-    """A graph in which the products named in `low` have int8 weights; `int8_product` writes them."""
+    """A graph in which the products that have `ranges` have int8 weights; `int8_product` writes them."""
 
-    low: Collection[str] = ()
+    def __init__(
+        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, ranges: Ranges
+    ):
+        super().__init__(architecture, arrays, names)
+        self.ranges = ranges
+        self.rounded_inputs: dict[str, Any] = {}  # query, key and value share theirs
 
     def product(self, data: str, name: str) -> str:
-        return self.int8_product(data, name) if name in self.low else super().product(data, name)
+        return self.int8_product(data, name) if name in self.ranges.inputs else super().product(data, name)
 
     def int8_product(self, data: str, name: str) -> str:
         raise NotImplementedError
@@ -240,26 +240,19 @@ class _Int8Graph(Graph):
 class StaticGraph(_Int8Graph):
     """Products whose inputs have fixed ranges, from `measured_ranges`."""
 
-    def __init__(
-        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, *, ranges: Ranges
-    ):
-        super().__init__(architecture, arrays, names)
-        self._ranges, self.low = ranges, ranges.inputs
-        self._rounded: dict[str, str] = {}
-
     def int8_product(self, data: str, name: str) -> str:
-        factors = self._ranges.factors.get(name)
-        if data not in self._rounded:  # query, key and value share their input
+        factors = self.ranges.factors.get(name)
+        if data not in self.rounded_inputs:
             even = data
             if factors is not None:
                 even = self.node('Mul', data, self.stored(name + '.input.factors', factors))
-            form = scale_and_zero(*self._ranges.inputs[name])
-            self._rounded[data] = self.rounded(even, name + '.input', *form)
+            form = scale_and_zero(*self.ranges.inputs[name])
+            self.rounded_inputs[data] = self.rounded(even, name + '.input', *form)
         weight = self.node('DequantizeLinear', *self.int8_weight(name, factors), axis=1)
-        return self.node('MatMul', self._rounded[data], weight)
+        return self.node('MatMul', self.rounded_inputs[data], weight)
 
     def projected(self, data: str, name: str) -> str:
-        output, largest = super().projected(data, name), self._ranges.outputs.get(name)
+        output, largest = super().projected(data, name), self.ranges.outputs.get(name)
         if largest is None:
             return output
         scale = np.array(max(largest / _LARGEST, 1e-12), np.float32)
@@ -272,20 +265,13 @@ class StaticGraph(_Int8Graph):
 
 
 class DynamicGraph(_Int8Graph):
-    """Products, those of `ranges`, whose inputs have the range of each batch."""
-
-    def __init__(
-        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, *, ranges: Ranges
-    ):
-        super().__init__(architecture, arrays, names)
-        self.low = ranges.inputs
-        self._rounded: dict[str, tuple[str, str, str]] = {}
+    """Products whose inputs have the range of each batch."""
 
     def int8_product(self, data: str, name: str) -> str:
-        if data not in self._rounded:
+        if data not in self.rounded_inputs:
             values = self.node('DynamicQuantizeLinear', data, more=('scale', 'zero'))
-            self._rounded[data] = values, values + '_scale', values + '_zero'
-        values, scale, zero = self._rounded[data]
+            self.rounded_inputs[data] = values, values + '_scale', values + '_zero'
+        values, scale, zero = self.rounded_inputs[data]
         weight, scales, zeros = self.int8_weight(name)
         sums = self.node(
             'Cast', self.node('MatMulInteger', values, weight, zero, zeros), to=TensorProto.FLOAT
@@ -295,10 +281,13 @@ class DynamicGraph(_Int8Graph):
 
 def onnx_in(precision: str, saved: SavedModel, kind: str, names: str, ranges: Ranges | None = None) -> Any:
     """A network in ONNX: in ``float32``, or with ranges in ``int8`` or ``int8 dynamic``."""
-    graphs = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}
-    writer = functools.partial(graphs[precision], ranges=ranges) if precision in graphs else Graph
     arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-    return onnx_model(saved.architecture, kind, saved.head, arrays, names, writer)
+    described = saved.architecture, arrays, names
+    if precision == 'float32':
+        graph = Graph(*described)
+    else:
+        graph = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}[precision](*described, ranges)
+    return onnx_model(graph, kind, saved.head)
 
 
 def write_onnx_files(
@@ -315,14 +304,8 @@ def write_onnx_files(
     ----------
     files : mapping of file name to precision
         Precisions are those of `onnx_in`.
-    saved : SavedModel
-        Without gates.
     kind : str
         One of `description.KINDS`, or `description.MASKED_LM`.
-    names : str
-        One of `description.NAMES`.
-    ranges : Ranges, optional
-        For int8.
     """
     for name, precision in files.items():
         write_onnx(directory / name, onnx_in(precision, saved, kind, names, ranges))
