@@ -11,16 +11,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.embedding import dense_arrays
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
-from ..runs.files import check_manifest, write_manifest
+from ..runs.files import check_manifest, checked, write_manifest
 from ..runs.limits import MOST_BYTES, MOST_EXPORT_BYTES, within
 from ..runs.mxnet_arrays import check_arrays, read_arrays
 from ..tasks.features import LONG
@@ -233,47 +234,41 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
     return dataclasses.replace(deployment, dense=dense_arrays(read_arrays(directory / DENSE), embedding))
 
 
+class _Stated(BaseModel):
+    """What a manifest says of an export beside its files, its head and how text is read."""
+
+    computes: Literal[KINDS]
+    precision: Literal[PRECISIONS]
+    untrained: tuple[Literal[tuple(PARTS)], ...]
+    measured: dict[str, Any]
+    onnx: dict[str, dict[str, Any]] = {}
+
+
 def _described(
     manifest: Mapping[str, Any], architecture: Architecture, vocabulary: Vocabulary, *, source: str
 ) -> Deployment:
     """The export that a manifest describes; ValueError if it contradicts itself."""
-
-    def need(condition: bool, field: str, wanted: str) -> None:
-        if not condition:
-            raise ValueError(f'{source}: {field} is {manifest.get(field)!r:.200}, wanted {wanted}')
-
-    kind, precision = manifest.get('computes'), manifest.get('precision')
-    untrained, measured, onnx = (manifest.get(name) for name in ('untrained', 'measured', 'onnx'))
-    need(kind in KINDS, 'computes', f'one of {", ".join(KINDS)}')
-    need(precision in PRECISIONS, 'precision', f'one of {", ".join(PRECISIONS)}')
-    need(
-        isinstance(untrained, list) and set(map(str, untrained)) <= set(PARTS),
-        'untrained',
-        f'parts of {", ".join(PARTS)}',
-    )
-    need(isinstance(measured, dict), 'measured', 'an object')
-    onnx = {} if onnx is None else onnx
-    need(
-        isinstance(onnx, dict)
-        and all(
-            name in manifest['files'] and isinstance(entry, dict) and entry.get('names') in NAMES
-            for name, entry in onnx.items()
-        ),
-        'onnx',
-        f'an object for each of some files that are there, with the names of {" or ".join(NAMES)}',
-    )
+    stated = checked(_Stated, manifest, source=source)
+    kind, positions = stated.computes, architecture.max_length
     head = Head.from_dict(manifest.get('head'), source=source)
-    need((kind == 'task') == bool(head.outputs), 'computes', f'what goes with a head for {head.kind}')
-    reading, positions = None, architecture.max_length
+    if (kind == 'task') != bool(head.outputs):
+        raise ValueError(f'{source}: computes is {kind!r}, wanted what goes with a head for {head.kind}')
+    for name, entry in stated.onnx.items():
+        if name not in manifest['files'] or entry.get('names') not in NAMES:
+            wanted = f'a file that is there, with the names of {" or ".join(NAMES)}'
+            raise ValueError(f'{source}: onnx.{name:.80} is {entry!r:.200}, wanted {wanted}')
+    reading = None
     if head.kind == 'question_answering':
         reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
-        need(reading.max_length <= positions, 'reading', f'windows for {positions} positions')
+        if reading.max_length > positions:
+            found = f'windows of {reading.max_length} tokens'
+            raise ValueError(f'{source}: reading has {found}, and the network has {positions} positions')
     length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
     long = manifest.get('long', LONG[0])
     return Deployment(
-        *(architecture, vocabulary, head, kind, precision, reading, length),
+        *(architecture, vocabulary, head, kind, stated.precision, reading, length),
         check_long(long, head, source=f'{source}: long'),
-        *(measured, tuple(untrained), onnx),
+        *(stated.measured, stated.untrained, stated.onnx),
     )
 
 
