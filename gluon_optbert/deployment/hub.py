@@ -184,18 +184,17 @@ def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
     }
 
 
-def write_hub_files(
-    directory: Path, config: Mapping[str, Any], vocabulary: Vocabulary, *, max_length: int
-) -> None:
+def write_hub_files(directory: Path, config: Mapping[str, Any], saved: Any) -> None:
     """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory.
 
     Parameters
     ----------
     config : mapping
         As `bert_config` or `transformers_config` give it.
-    max_length : int
-        The number of positions of the network.
+    saved : SavedModel
+        The network.
     """
+    vocabulary, max_length = saved.vocabulary, saved.architecture.max_length
     files = {
         'config.json': {**config, 'pad_token_id': vocabulary['[PAD]']},
         'tokenizer.json': tokenizer_json(vocabulary),
@@ -203,8 +202,8 @@ def write_hub_files(
         'special_tokens_map.json': SPECIAL,
     }
     for name, values in files.items():
-        write_json(Path(directory) / name, values)
-    (Path(directory) / 'vocab.txt').write_bytes(vocabulary_bytes(vocabulary))
+        write_json(directory / name, values)
+    (directory / 'vocab.txt').write_bytes(vocabulary_bytes(vocabulary))
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,49 +65,39 @@ _SCORES = {'decoder.3.bias': 'cls.predictions.bias'}  # the one of its names tha
 _SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
 
 
-def _write_description(staged: Path, saved: SavedModel, config: Mapping[str, Any]) -> None:
-    """Write the configuration and the tokenizer of a network."""
-    write_hub_files(staged, config, saved.vocabulary, max_length=saved.architecture.max_length)
-
-
 # Transformers
 
 
-def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
-    """Transformers' names of the parameters of an export, by their names here.
-
-    Parameters
-    ----------
-    kind : str
-        What is computed: ``encoder``, ``pretraining`` or ``task``.
-    """
-    bare = kind == 'encoder'
+def _arrays_there(saved: SavedModel, kind: str) -> dict[str, np.ndarray]:
+    """The arrays of an export of a kind, in float32 by Transformers' names."""
+    unused = ('mlm', 'nsp', 'dense') if kind == 'encoder' else ('dense',)
     names = {**names_in(_FORM, len(saved.architecture.layers)), **_SCORES}
     if saved.head.kind == 'question_answering':
         names.update(_SPANS)
-    # the heads stand on the model that Transformers calls `bert`, which an encoder is
-    return {
-        name: names[name] if bare or spec.part in ('mlm', 'nsp', 'task') else PREFIX[_FORM] + names[name]
-        for name, spec in parameter_table(saved.architecture, saved.head).items()
-        if spec.part not in (('mlm', 'nsp', 'dense') if bare else ('dense',))
-    }
+    arrays = {}
+    for name, spec in parameter_table(saved.architecture, saved.head).items():
+        if spec.part not in unused:
+            # the heads stand on the model that Transformers calls `bert`, which an encoder is
+            inside = kind == 'encoder' or spec.part in ('mlm', 'nsp', 'task')
+            there = names[name] if inside else PREFIX[_FORM] + names[name]
+            arrays[there] = np.ascontiguousarray(saved.parameters[name], np.float32)
+    return arrays
 
 
-def _write_network(
-    staged: Path, saved: SavedModel, kind: str, untrained: Sequence[str], output: Path
-) -> None:
+def _configuration(saved: SavedModel, kind: str) -> dict[str, Any]:
+    """The ``config.json`` of an export of a kind."""
+    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
+    return transformers_config(saved.architecture, known, kind, untrained=untrained_parts(saved, kind))
+
+
+def _write_network(staged: Path, saved: SavedModel, kind: str, output: Path) -> None:
     """Write the configuration, the tokenizer, the arrays and, for uneven widths, our code; NotEqual if the
     arrays that are read again are others.
     """
-    arrays = {
-        there: np.ascontiguousarray(saved.parameters[here], np.float32)
-        for here, there in names_there(saved, kind).items()
-    }
-    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
-    config = transformers_config(saved.architecture, known, kind, untrained=untrained)
-    _write_description(staged, saved, config)
+    write_hub_files(staged, _configuration(saved, kind), saved)
     if not is_plain(saved.architecture):
         shutil.copyfile(CODE, staged / CODE.name)
+    arrays = _arrays_there(saved, kind)
     save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
     written = load_file(str(staged / WEIGHTS))
     if written.keys() != arrays.keys() or not all(
@@ -134,7 +124,7 @@ def export_transformers(
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
-        _write_network(staged, saved, kind, untrained, output)
+        _write_network(staged, saved, kind, output)
         write_card(
             staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
         )
@@ -153,9 +143,7 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
 
     saved = without_gates(saved)
     kind = kind_of(saved, head)
-    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
-    untrained = untrained_parts(saved, kind)
-    config = transformers_config(saved.architecture, known, kind, untrained=untrained)
+    config = _configuration(saved, kind)
     config['pad_token_id'] = saved.vocabulary[saved.vocabulary.padding_token]
     (name,) = config['architectures']
     if is_plain(saved.architecture):
@@ -166,10 +154,7 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
         network = getattr(code, name)(code.OptBertConfig(**config))
         code.OptBertConfig.register_for_auto_class()
         type(network).register_for_auto_class(next(auto for auto in AUTO if name.endswith(AUTO[auto])))
-    arrays = {
-        there: torch.tensor(np.asarray(saved.parameters[here], np.float32))
-        for here, there in names_there(saved, kind).items()
-    }
+    arrays = {name: torch.tensor(array) for name, array in _arrays_there(saved, kind).items()}
     missing, unknown = network.load_state_dict(arrays, strict=False)
     left = {name for name in missing if not name.startswith('cls.predictions.decoder.')}  # which are tied
     if left or unknown:
@@ -232,9 +217,9 @@ def export_onnx(
             files[QUANTISED] = 'int8'
         place = staged
         if not sentences:
-            _write_description(staged, saved, config)
+            write_hub_files(staged, config, saved)
         else:
-            _write_network(staged, saved, kind, untrained, output)
+            _write_network(staged, saved, kind, output)
             _describe_embeddings(staged, saved)
             place = staged / FOLDER
             place.mkdir()
@@ -272,12 +257,8 @@ def _describe_embeddings(staged: Path, saved: SavedModel) -> None:
             **({QUERY_ENCODER: embedding.index} if embedding.index else {}),
         },
     }
-    names = [
-        'Transformer',
-        'Pooling',
-        *['Dense'] * len(embedding.dense),
-        *['Normalize'] * embedding.normalise,
-    ]
+    repeated = ['Dense'] * len(embedding.dense) + ['Normalize'] * embedding.normalise
+    names = ['Transformer', 'Pooling', *repeated]
     steps = [('' if i == 0 else f'{i}_{name}', name) for i, name in enumerate(names)]
     modes = {
         f'pooling_mode_{mode}_tokens': mode == embedding.pooling for mode in ('mean', 'max', 'mean_sqrt_len')
