@@ -80,22 +80,20 @@ def check_texts(instance: Instance, head: Head) -> None:
         raise ValueError(f'{place}one text, and {task} is a task on pairs of texts: {instance.first!r:.60}')
 
 
-def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> Instance:
+def instance_of(
+    line: str, head: Head = PRETRAINING, *, labelled: bool = False, source: str = 'line'
+) -> Instance:
     """The instance on a line of text: a sentence, or two with a tab between; then another tab and the label
-    if there is one.
-
-    Raises
-    ------
-    ValueError
-        If there are more or fewer columns.
+    if there is one. ValueError if there are more or fewer columns.
     """
     columns = line.rstrip('\r\n').split('\t')
     texts, label = (columns[:-1], columns[-1]) if labelled else (columns, None)
     if len(texts) not in (1, 2):
+        beside = ' and a label' if labelled else ''
+        known = ' and '.join(map(repr, head.columns if labelled else head.columns[:-1]))
         raise ValueError(
-            f'{source}: {len(columns)} columns, wanted a sentence or two'
-            + (' and a label' if labelled else '')
-            + ', with tabs between them'
+            f'{source}: {len(columns)} columns, wanted a sentence or two{beside}, with tabs between them'
+            + (f'; or a file whose header has {known}' if known else '')
         )
     return Instance(*texts, label=label, source=source)
 
@@ -105,12 +103,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
 
     The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head;
     for a head that tags words, a list of ``words`` may stand for a text. A text that is null is absent. Other
-    keys are not read.
-
-    Raises
-    ------
-    ValueError
-        If it is not such an object.
+    keys are not read. ValueError if it is no such object.
     """
     values = parse_json(line, source=source)
     if head.kind == 'token_classification' and isinstance(values, Mapping) and 'text' not in values:
@@ -124,20 +117,12 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     ]
     texts = max(present, key=len, default=[])
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise ValueError(
-            f'{source}: wanted an object with the texts '
-            + ', or '.join(' and '.join(map(repr, keys)) for keys in known)
-        )
+        names = ', or '.join(' and '.join(map(repr, keys)) for keys in known)
+        raise ValueError(f'{source}: wanted an object with the texts {names}')
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
-    return checked_unicode(
-        Instance(
-            *texts, label=None if label is None else _label_of(label, head), id=_id_of(values), source=source
-        )
-    )
-
-
-def _label_of(label: Any, head: Head) -> str:
-    return ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
+    if label is not None:
+        label = ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
+    return checked_unicode(Instance(*texts, label=label, id=_id_of(values), source=source))
 
 
 def checked_unicode(instance: Instance) -> Instance:
@@ -264,12 +249,7 @@ def _of_line(line: str, head: Head, format: str, labelled: bool, source: str) ->
     """The instance on a line of text or of JSON."""
     if format == 'jsonl':
         return instance_of_json(line, head, source=source)
-    try:
-        return instance_of(line, labelled=labelled, source=source)
-    except ValueError as error:
-        columns = head.columns if labelled else head.columns[:-1]
-        header = f'; or a file whose header has {" and ".join(map(repr, columns))}' if columns else ''
-        raise ValueError(f'{error}{header}') from None
+    return instance_of(line, head, labelled=labelled, source=source)
 
 
 def _of_sentence(sentence: Sentence, source: str) -> Instance:
@@ -304,9 +284,8 @@ def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:
         task = packaged_task(head.task)
         if task is None or task.head.columns != columns:
             task = task_of_head(dataclasses.replace(head, columns=columns), path)
-        headed = set(wanted) <= set(header) and (
-            is_table or len(header) > 1
-        )  # a sentence may be a column's name
+        # one column without a table may be a sentence that is the name of a column
+        headed = set(wanted) <= set(header) and (is_table or len(header) > 1)
         if headed or task.headerless and len(header) == len(task.headerless):
             return dataclasses.replace(task, head=dataclasses.replace(head, columns=columns))
     if is_table:
@@ -336,7 +315,7 @@ def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
         if examples.labels is not None:
             value = examples.labels[number]
             if head.kind == 'multi_label':
-                label = ','.join(label for label, right in zip(head.labels, value) if right)
+                label = ','.join(itertools.compress(head.labels, value))
             else:
                 label = repr(float(value)) if head.kind == 'regression' else head.labels[value]
         yield Instance(*texts, label=label, id=id, source=f'{path}: row {number}')
