@@ -23,21 +23,8 @@ def measured_on_texts(
     labelled: Sequence[Instance],
     reduced: bool,
 ) -> dict[str, Any]:
-    """Scores on labelled texts, and in reduced precision the agreement with float32.
-
-    Parameters
-    ----------
-    whole, export : Predictor
-        Of the float32 network, and of its export.
-    calibration, labelled : sequence of Instance
-        The agreement is measured on the former; without one, on the latter.
-    reduced : bool
-        Whether the export is in reduced precision.
-
-    Returns
-    -------
-    dict
-        ``score`` and ``float32_score`` with labelled texts; ``agreement`` in reduced precision with texts.
+    """``score`` and ``float32_score`` of an export and of the float32 network on labelled texts; in reduced
+    precision also their ``agreement``, on calibration texts or else on the labelled ones.
 
     Raises
     ------
@@ -54,7 +41,12 @@ def measured_on_texts(
     if not reduced or not (calibration or labelled):
         return measured
     if not head.outputs:
-        measured['agreement'] = _agreement_of_embeddings(*(one.encode(calibration) for one in both.values()))
+        cosines = (export.encode(calibration) * whole.encode(calibration)).sum(axis=1)  # they have length 1
+        measured['agreement'] = {
+            'texts': len(cosines),
+            'mean_cosine': float(cosines.mean()),
+            'smallest_cosine': float(cosines.min()),
+        }
         return measured
     if calibration:
         answers = [predicted(one, calibration, f'{name} on calibration text') for name, one in both.items()]
@@ -121,16 +113,11 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
 def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]) -> dict[str, Any]:
     """Agreement of the predictions of an export in reduced precision with those of the float32 network.
 
-    Parameters
-    ----------
-    whole, low : sequence of Prediction
-        Of the same texts.
-
     Returns
     -------
     dict
-        ``texts``, their number. For a classification ``same_label``, for question answering ``same_answer``:
-        the shares of the texts. For a regression ``mean_difference`` of the values.
+        ``texts``, their number. For a regression ``mean_difference`` of the values; else ``same_answer`` or
+        ``same_label``, the shares of the texts.
     """
     name, attribute = {
         'regression': ('mean_difference', 'value'),
@@ -142,16 +129,6 @@ def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]
     pairs = [(getattr(one, attribute), getattr(other, attribute)) for one, other in zip(whole, low)]
     values = [abs(one - other) if name == 'mean_difference' else one == other for one, other in pairs]
     return {'texts': len(low), name: float(np.mean(values))}
-
-
-def _agreement_of_embeddings(whole: np.ndarray, low: np.ndarray) -> dict[str, Any]:
-    """The cosines between embeddings of length 1, shape (texts, h), of two networks."""
-    cosines = (low * whole).sum(axis=1)
-    return {
-        'texts': len(cosines),
-        'mean_cosine': float(cosines.mean()),
-        'smallest_cosine': float(cosines.min()),
-    }
 
 
 def described(measured: Mapping[str, Any]) -> str:
