@@ -44,11 +44,7 @@ def network_outputs(
 ) -> dict[str, np.ndarray]:
     """The outputs of an ONNX file by the names of `description.outputs_of`, whatever names the file has.
 
-    Parameters
-    ----------
-    outputs : mapping of name to np.ndarray
-    feed : mapping of input name to np.ndarray
-        What the network would read. Masked positions are needed for the scores of pre-training only.
+    `feed` is what the network would read, and needs masked positions for the scores of pre-training only.
     """
     named = dict(outputs)
     if 'start_logits' in named:
@@ -71,18 +67,9 @@ def sound_outputs(outputs: Mapping[str, np.ndarray], names: Iterable[str]) -> di
 
 
 class Engine(abc.ABC):
-    """A network that is ready to run.
+    """A network that is ready to run; `choice` says how many threads it has, and why.
 
-    Attributes
-    ----------
-    name : str
-        One of `ENGINES`.
-    version : str
-        Of the library.
-    precision : str
-        What it computes in.
-    choice : ThreadChoice
-        How many threads it has, and why.
+    The name is one of `ENGINES`, the version is that of the library, the precision is what it computes in.
     """
 
     name: str
@@ -99,16 +86,10 @@ class Engine(abc.ABC):
 
 
 class OnnxEngine(Engine):
-    """A library that reads an ONNX file.
+    """A library that reads an ONNX file, whose inputs have these names.
 
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    inputs : list of str
-        The names of its inputs.
-    precision : str
-        Of the file; or with OpenVINO ``bfloat16``, for the matrix products of a file in float32.
+    The precision is that of the file; or with OpenVINO ``bfloat16``, for the matrix products of a file in
+    float32.
     """
 
     def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
@@ -174,15 +155,7 @@ class OpenVino(OnnxEngine):
 
 
 class MXNet(Engine):
-    """A block of MXNet.
-
-    Parameters
-    ----------
-    block : callable
-        From inputs, in their order, to one output or to several.
-    deployment : Deployment
-        It has the names of the inputs and outputs.
-    """
+    """A block of MXNet, with the inputs and outputs of an export."""
 
     name = 'mxnet'
 
@@ -297,16 +270,7 @@ def make_engine(
     threads: int | None = None,
     precision: str | None = None,
 ) -> Engine:
-    """The network of a deployment directory, loaded by an engine.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Its description.
-    engine : str
-        As `chosen_engine` gives it.
-    threads, precision
-        As `Predictor` has them.
+    """The network of a deployment directory, loaded by an engine that `chosen_engine` gave.
 
     Raises
     ------

@@ -183,12 +183,10 @@ def output_differences(
     other_feeds: Iterable[Any] | None = None,
     kept: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, float]:
-    """The largest `output_difference` of every output between two networks over some batches.
+    """The largest `output_difference` of every output between two blocks over some batches.
 
     Parameters
     ----------
-    one, other : callable
-        Blocks.
     feeds, other_feeds : iterable of batches
         What `one` reads, and `other` if that is something else.
     inputs, outputs : sequence of str
@@ -208,18 +206,15 @@ def output_differences(
 def compare_onnx(
     path: Path, names: Sequence[str], network: OptBERTModel, saved: SavedModel, kind: str
 ) -> dict[str, float]:
-    """The largest relative difference of every output between a network and its ONNX file.
-
-    ONNX's reference implementation runs the file. Tokens of padding are left out.
+    """The largest relative difference of every output of an ONNX file to the network that it is of, tokens of
+    padding left out; ONNX's reference implementation runs the file.
 
     Parameters
     ----------
     names : sequence of str
         Of the file's inputs.
-    network : OptBERTModel
-        Of which the file computes all outputs or some.
     kind : str
-        What `network` computes.
+        What `network` computes; the file may leave out some of it.
     """
     feed = random_feed(saved.architecture, batch=2, length=min(6, saved.architecture.max_length))
     outputs = run_onnx(path, onnx_feed(feed, names))
@@ -255,16 +250,8 @@ def most_of(rounding: float) -> float:
 
 
 def refuse(differences: Mapping[str, float], precision: str, what: str, saved: SavedModel, kind: str) -> None:
-    """Raise NotEqual if a difference is not finite, or in float32 above what rounding explains.
-
-    Parameters
-    ----------
-    what : str
-        The file.
-    saved : SavedModel
-        The network that it was compared with.
-    kind : str
-        What both compute.
+    """Raise NotEqual if a difference of a file (`what`) to a network is not finite, or in float32 above what
+    rounding explains.
     """
     worst = max(differences, key=differences.get)
     most = TOLERANCE if precision == 'float32' else 1e30

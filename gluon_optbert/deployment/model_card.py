@@ -86,7 +86,7 @@ def model_card(facts: CardFacts) -> str:
         described=described,
     )
     text = template.render(
-        {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
+        vars(facts),
         front_matter=_front_matter(facts),
         parameters=ParameterCost().cost(facts.architecture),
         pruning=pruning,
@@ -124,11 +124,9 @@ def _steps(lineage: Lineage) -> list[str]:
     """Steps that a network went through after pre-training, in order."""
     pruned = ['pruned'] if lineage.pruning else []
     tuned = ['fine-tuned'] if lineage.finetuning else []
-    trimmed = ['trimmed'] if lineage.trimming else []
-    if trimmed and lineage.trimming.last:
-        after, trimmed = trimmed, []
-    else:
-        after = []
+    trimmed, after = ['trimmed'] if lineage.trimming else [], []
+    if lineage.trimming and lineage.trimming.last:
+        trimmed, after = after, trimmed
     if pruned and lineage.pruning.metric:  # for a task
         return tuned + trimmed + pruned + after
     if pruned and lineage.pruning.whole_vocabulary:
@@ -294,8 +292,6 @@ def write_card(
     ----------
     saved : SavedModel
         The model that was exported.
-    kind : str
-        What is computed: ``encoder``, ``pretraining`` or ``task``.
     lineage : Lineage, optional
         By default what the model itself knows.
     **more

@@ -119,10 +119,7 @@ class Encoder:
     def features(self, instances: Sequence[Instance]) -> Features:
         """The features of sentences and pairs; of questions, those of all windows of their contexts.
 
-        Raises
-        ------
-        ValueError
-            If an instance has another number of texts than the task.
+        ValueError if an instance has another number of texts than the task.
         """
         for instance in instances:
             check_texts(instance, self._head)
@@ -169,11 +166,6 @@ def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> 
     """Raise ValueError unless inputs fit each other, and the network has a row or a position for each number.
 
     MXNet does not check this: it takes the last row of a table for every index beyond it.
-
-    Parameters
-    ----------
-    feed : mapping of input name to np.ndarray
-        ``input_ids`` and ``token_types`` of shape (batch, length), ``valid_length`` of shape (batch,).
     """
     shapes = [feed[name].shape for name in TOKEN_INPUTS]
     if len(shapes[0]) != 2 or shapes != [shapes[0], shapes[0], shapes[0][:1]] or 0 in shapes[0]:

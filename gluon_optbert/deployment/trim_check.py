@@ -32,24 +32,17 @@ _MASKED = 3  # positions of a sequence that MLM scores are compared at
 
 @dataclasses.dataclass(frozen=True)
 class TrimCheck:
-    """Comparison of a network with a trimmed vocabulary with the whole one.
+    """Comparison of a network with a trimmed vocabulary with the whole one: of each output, the largest
+    difference over the largest value, for so many sequences.
 
-    Parameters
-    ----------
-    differences : dict of str to float
-        Of each output, the largest difference over the largest value.
-    sequences : int
-        That were compared.
-    splits : Splits, optional
-        How the words of other text than that of the trimming split; None unless there is some.
-    as_is : str
-        Where text is not read as by an imported checkpoint's own tokenizer.
+    `splits` says how the words of other text than that of the trimming split, and `as_is` where text is not
+    read as by an imported checkpoint's own tokenizer.
     """
 
     differences: dict[str, float]
     sequences: int
     splits: Splits | None
-    as_is: str = ''
+    as_is: str
 
 
 def is_trimmed(directory: Path) -> bool:

@@ -106,21 +106,15 @@ def _network(saved: SavedModel, alphas: Alphas | None = None, h_gate: str = 'str
 def _difference(
     one: Any, other: Any, batches: Sequence[Any], head: Head, kept_h: np.ndarray | None = None
 ) -> float:
-    """The largest relative difference of any output between two networks.
-
-    Parameters
-    ----------
-    one, other : callable
-        Blocks; `other` has the units `kept_h` of the hidden units of `one`, or all of them.
-    head : Head
-        Of both.
+    """The largest relative difference of any output between two blocks with a head; `other` has the units
+    `kept_h` of the hidden units of `one`, or all of them.
     """
     kept = {} if kept_h is None else dict.fromkeys(('encoded', 'pooled'), kept_h)
     names = (INPUTS, OUTPUTS) if head == PRETRAINING else (TOKEN_INPUTS, ('scores',))
     return max(output_differences(one, other, batches, *names, kept=kept).values())
 
 
-def without_dropped(
+def _without_dropped(
     saved: SavedModel, alphas: Alphas, selection: Selection
 ) -> tuple[SavedModel, dict[str, np.ndarray]]:
     """A model without the layers and intermediate blocks that a selection drops, and the gates of the rest;
@@ -140,22 +134,13 @@ def without_dropped(
     }
 
 
-def gated_against_shrunk(
+def _gated_difference(
     before: SavedModel, alphas: Alphas, selection: Selection, batches: Sequence[Any], shrunk: SavedModel
 ) -> float:
     """The largest relative difference between the gated network, with zeros for the alpha of units that go,
     and the shrunk one.
-
-    Parameters
-    ----------
-    before : SavedModel
-        What was pruned.
-    batches : sequence of Batch
-        What both networks read.
-    shrunk : SavedModel
-        What came out.
     """
-    wide, gates = without_dropped(before, truncate(alphas, selection), selection)
+    wide, gates = _without_dropped(before, truncate(alphas, selection), selection)
     networks = _network(wide, gates), _network(shrunk)
     return _difference(*networks, batches, before.head, selection.kept['h'])
 
@@ -215,9 +200,9 @@ def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
             before.parameters, before.architecture, alphas, alone, head=before.head
         )
         left = dataclasses.replace(before, architecture=architecture, parameters=parameters)
-        note(letter, gated_against_shrunk(before, alphas, alone, batches, left), left)
+        note(letter, _gated_difference(before, alphas, alone, batches, left), left)
     shrunk = read_model(_place(recipe, number, 'shrunk'))
-    note('all', gated_against_shrunk(before, alphas, selection, batches, shrunk), shrunk)
+    note('all', _gated_difference(before, alphas, selection, batches, shrunk), shrunk)
     note('export', _export_difference(shrunk, batches), shrunk)
     return {**row, 'rounding': rounding} if rounding else row
 
