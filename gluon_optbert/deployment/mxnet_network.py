@@ -32,7 +32,6 @@ from .description import DENSE, NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, i
 
 F = mx.sym
 _ARGUMENT = 'arg:'  # how MXNet begins the name of a parameter in the file of an export
-_PARTS = ('weight', 'bias')  # of a dense layer
 _LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
@@ -235,12 +234,8 @@ def _stored(deployment: Deployment) -> tuple[str, dict[str, tuple[tuple[int, ...
 
 
 def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write all files but ONNX and the manifest into a staged directory.
-
-    Parameters
-    ----------
-    arrays : mapping of name to np.ndarray
-        As `inference_parameters` gives them. They are padded with zeros to the widths of `computed`.
+    """Write all files but ONNX and the manifest into a staged directory; the arrays, those of
+    `inference_parameters`, are padded with zeros to the widths of `computed`.
     """
     stored, (text, forms) = {}, _stored(deployment)
     for name, (shape, kind) in forms.items():
@@ -252,13 +247,10 @@ def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, 
     (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
     write_vocabulary(deployment.vocabulary, staged / 'vocab.txt')
     if deployment.dense:
-        layers = enumerate(deployment.dense)
-        names = [
-            (f'dense.{i}.{name}', array)
-            for i, pair in layers
-            for name, array in zip(('weight', 'bias'), pair)
-        ]
-        write_arrays(staged / DENSE, dict(names))
+        dense = {}
+        for i, (weight, bias) in enumerate(deployment.dense):
+            dense |= {f'dense.{i}.weight': weight, f'dense.{i}.bias': bias}
+        write_arrays(staged / DENSE, dense)
 
 
 def check_network(directory: Path, deployment: Deployment) -> None:
@@ -286,12 +278,8 @@ def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock
 
 
 def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBlock:
-    """The network of a deployment directory, checked against its description, and hybridized.
-
-    Raises
-    ------
-    ValueError
-        If it is another network, or this processor has no bfloat16 where the network needs it.
+    """The network of a deployment directory, hybridized; ValueError if it is not that of the description, or
+    this processor has no bfloat16 where the network needs it.
     """
     check_network(directory, deployment)
     if deployment.precision == 'bfloat16':
@@ -301,25 +289,9 @@ def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBloc
     return block
 
 
-def load_deployment(directory: Path) -> tuple[mx.gluon.SymbolBlock, Deployment]:
-    """The network of a deployment directory, hybridized, and its description.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `read_description` and `load_network`.
-    """
-    deployment = read_description(directory, needs=NETWORK_FILES)
-    return load_network(Path(directory), deployment), deployment
-
-
 def read_deployment(directory: Path) -> Deployment:
-    """The description of a deployment directory, whose symbol and parameters are checked against it.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `read_description` and `check_network`.
+    """The description of a deployment directory, whose symbol and parameters are checked against it. Errors
+    are those of `read_description` and `check_network`.
     """
     deployment = read_description(directory, needs=NETWORK_FILES)
     check_network(Path(directory), deployment)
@@ -331,13 +303,6 @@ def time_exports(
 ) -> dict[object, np.ndarray]:
     """The milliseconds of every timed forward pass of every network's float32 encoder, the networks taken in
     turn; their weights are random, for time does not depend on them.
-
-    Parameters
-    ----------
-    batch, length : int
-        Sequences, and tokens of each.
-    repeats : int
-        Timed passes of each network.
     """
     inputs, blocks, feeds = inputs_of('encoder'), {}, {}
     for key, architecture in architectures.items():

@@ -7,18 +7,17 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.exported import vouched
+from helpers.exported import UNEVEN, load_deployment, vouched
 from helpers.processor import needs_bfloat16
-from helpers.tiny import network, saved_model
+from helpers.tiny import saved_model
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gluon_optbert.deployment import mxnet_network
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.mxnet_network import load_deployment, read_deployment
+from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.runs.mxnet_arrays import BFLOAT16, read_arrays, write_arrays
 
-UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
 
 
@@ -75,10 +74,6 @@ def rewritten_symbol(directory):
     path.write_text(path.read_text().replace('"softmax"', '"log_softmax"', 1))
 
 
-def another_graph(directory):
-    (directory / 'model-symbol.json').write_text((mx.sym.var('input_ids') * 2).tojson())
-
-
 def wrong_shape(directory):
     path = directory / 'model-0000.params'
     content = bytearray(path.read_bytes())
@@ -111,7 +106,6 @@ def wider_architecture(directory):
     'spoil, message',
     [
         (rewritten_symbol, 'not the network'),
-        (another_graph, 'not the network'),
         (wrong_shape, 'word_embed|weight'),
         (other_names, 'the name'),
         (no_numbers, 'proj.weight has values that are NaN or infinite'),
@@ -129,12 +123,9 @@ def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
     'changes',
     [
         {'computes': 'task'},
-        {'computes': 'pretraining'},
         {'precision': ['int8']},
         {'head': None},
-        {'head': {'kind': 'classification', 'labels': ['a\nb', 'a\nb'], 'task': ''}},
         {'untrained': 'pooler'},
-        {'onnx': [1]},
         {'onnx': {'vocab.txt': {'names': 'mine'}}},
     ],
 )
@@ -145,16 +136,12 @@ def test_manifests_that_say_something_else_are_refused(copied, changes):
     assert '\n' not in str(raised.value)
 
 
-@pytest.mark.parametrize('name', ['manifest.json', 'architecture.json', 'model-symbol.json'])
-def test_oversized_files_are_refused_unread(copied, name):
-    with open(copied / name, 'ab') as file:
+def test_oversized_files_are_refused_unread_and_missing_ones_are_named(copied):
+    with open(copied / 'architecture.json', 'ab') as file:
         file.truncate(1 << 33)  # sparse
-    with pytest.raises(ValueError, match=f'{name}: 8,589,934,592 bytes'):
+    with pytest.raises(ValueError, match='architecture.json: 8,589,934,592 bytes'):
         load_deployment(copied)
-
-
-def test_a_file_that_the_manifest_leaves_out_is_missed(copied):
-    (copied / 'vocab.txt').unlink()
+    (copied / 'architecture.json').unlink()
     vouched(copied)
-    with pytest.raises(ValueError, match='lacks vocab.txt'):
+    with pytest.raises(ValueError, match='lacks architecture.json'):
         load_deployment(copied)

@@ -4,18 +4,13 @@ import collections
 import json
 
 import pytest
-from helpers.exported import EVERY, UNEVEN, saved_with
+from helpers.exported import EVERY, UNEVEN, load_deployment, saved_with
 from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.description import inputs_of, outputs_of
 from gluon_optbert.deployment.export import TOLERANCE, export, relative_difference
-from gluon_optbert.deployment.mxnet_network import (
-    inference_symbol,
-    inference_table,
-    load_deployment,
-    time_exports,
-)
+from gluon_optbert.deployment.mxnet_network import inference_symbol, inference_table, time_exports
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 

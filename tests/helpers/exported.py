@@ -2,10 +2,24 @@
 
 import json
 
+import numpy as np
+
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.deployment.description import FORMAT, VERSION
+from gluon_optbert.deployment.description import (
+    FORMAT,
+    NETWORK_FILES,
+    VERSION,
+    inputs_of,
+    outputs_of,
+    read_description,
+)
+from gluon_optbert.deployment.engines import network_outputs
+from gluon_optbert.deployment.export import relative_difference
 from gluon_optbert.deployment.library_exports import export_transformers
+from gluon_optbert.deployment.mxnet_network import load_network
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import run
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.files import write_manifest
 from helpers.tiny import network, saved_model, vocabulary
@@ -30,6 +44,12 @@ CASES = {
     'several labels': ('task', Head('multi_label', ('news', 'sport', 'town'))),
     'tags': ('task', Head('token_classification', ('O', 'B-town', 'I-town'))),
 }
+HEADS = {
+    'encoder': PRETRAINING,
+    'classification': Head('classification', ('no', 'yes')),
+    'regression': Head('regression'),
+    'question_answering': Head('question_answering'),
+}
 # All widths with the heads of pre-training, and all heads with uneven widths.
 EVERY = [(widths, 'pretraining') for widths in ARCHITECTURES]
 EVERY += [('uneven', case) for case in CASES if case != 'pretraining']
@@ -40,6 +60,26 @@ def saved_with(widths, case):
     architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
     model = build(architecture, head=head, initial_std=0.3, trainable=False)
     return SavedModel(architecture, read_parameters(model), vocabulary(), head=head), model, kind
+
+
+def differences(outputs, model, case, feed):
+    """How far the outputs of an ONNX file, or some of them, are from those of a network, padding left out."""
+    kind, head = CASES[case]
+    wanted = run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    outputs = network_outputs(outputs, feed)
+    found = []
+    for (name, shape), value in zip(outputs_of(kind, head).items(), wanted):
+        if name in outputs:
+            tokens = valid if shape[1] == 'length' else slice(None)
+            found.append(relative_difference(outputs[name][tokens], value[tokens]))
+    return found
+
+
+def load_deployment(directory):
+    """The network for MXNet in the directory of an export, and its description."""
+    deployment = read_description(directory, needs=NETWORK_FILES)
+    return load_network(directory, deployment), deployment
 
 
 def vouched(directory, **changes):
