@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 
 import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.instances import Instance, read_instances
-from gluon_optbert.deployment.predictor import record
+from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.notebook import predictor_of
 from gluon_optbert.serving.bodies import body_of, instances_of
 from gluon_optbert.serving.settings import ServiceSettings
@@ -116,19 +115,6 @@ def test_exports_predict_what_the_network_predicts(journey, tmp_path):
     opt.export(pruned, tmp_path / 'optimum', format='onnx')
 
 
-def test_predictions_are_records_and_are_scored_as_files(journey, tmp_path):
-    tuned, _, dev, place = journey
-    deploy = tmp_path / 'deploy'
-    opt.export(tuned, deploy)
-    predictor = opt.Predictor(deploy)
-    instances = read_instances(dev, predictor.head)
-    records = [record(*pair) for pair in zip(instances, predictor.predict(instances))]
-    (tmp_path / 'predictions.jsonl').write_text(''.join(json.dumps(one) + '\n' for one in records))
-    scores = opt.score(tmp_path / 'predictions.jsonl', dev, task=str(place / 'task.json'))
-    of_network = opt.score(tuned, dev)
-    assert scores == pytest.approx({name: of_network[name] for name in scores})  # the task names some
-
-
 def test_a_sentence_is_tagged_by_its_characters():
     head = Head('token_classification', ('O', 'B-town', 'I-town'))
     predictor = predictor_of(with_head(network(max_length=8), head))
@@ -139,24 +125,17 @@ def test_a_sentence_is_tagged_by_its_characters():
         assert text[entity.start : entity.end] == entity.text and 0 < entity.probability <= 1
     empty = next(predictor.predict(['  ']))
     assert (empty.words, empty.entities) == ((), ())
+    body = TypeAdapter(body_of(head, ServiceSettings()))
+    assert instances_of(body.validate_python({'text': 'a b'})) == [Instance('a b')]
     with pytest.raises(ValueError, match='two texts'):
         list(predictor.predict([('a', 'b')]))
 
 
-def test_a_tagger_is_served_one_text():
-    head = Head('token_classification', ('O', 'B-town'))
-    body = TypeAdapter(body_of(head, ServiceSettings()))
-    assert instances_of(body.validate_python({'text': 'a b'})) == [Instance('a b')]
-
-
-@pytest.mark.parametrize(
-    'cell, wanted',
-    [('sport, town', [0, 1, 1]), ('', [0, 0, 0]), (['news'], [1, 0, 0]), ('news|TOWN', [1, 0, 1])],
-)
-def test_labels_of_a_cell(cell, wanted):
+def test_labels_of_a_cell():
     head = Head('multi_label', ('news', 'sport', 'town'), columns=('text', 'label'))
-    task = task_of_head(head, Path('x.csv'))
-    assert labels_of(task, [(1, cell)], 'x').tolist() == [wanted]
+    cells = [(1, 'sport, town'), (2, ''), (3, ['news']), (4, 'news|TOWN')]
+    labels = labels_of(task_of_head(head, Path('x.csv')), cells, 'x')
+    assert labels.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 0, 1]]
 
 
 def test_labels_in_columns_of_their_own(tmp_path):

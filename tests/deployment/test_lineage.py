@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from helpers.tiny import network, saved_model, vocabulary, write_saved_model
+from helpers.tiny import network, saved_model, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.lineage import Lineage, Trimming, lineage_of
@@ -25,9 +25,7 @@ def tuned_model(start):
     progress = Progress.from_dict({'seed': 2, 'scores': SCORES, 'epochs': [], 'kept_epoch': 1})
     arrays = saved_model(start.architecture, seed=1).parameters
     kept = {name: value for name, value in arrays.items() if not name.startswith(('classifier', 'decoder'))}
-    h = start.architecture.h
     kept.update({'task.weight': arrays['pooler.weight'][:2], 'task.bias': arrays['pooler.bias'][:2]})
-    assert kept['task.weight'].shape == (2, h)
     return SavedModel(start.architecture, kept, start.vocabulary, {}, progress, head=head)
 
 
@@ -53,7 +51,6 @@ def write_result(directory, start, **changes):
 def tuned(tmp_path, pruned_run):
     """The model directory of a seed that was fine-tuned from the last round of a pruning run."""
     start = pruned_run[0] / 'round-2' / 'model'
-    (tmp_path / 'run').mkdir()
     write_model(tmp_path / 'run' / 'seed-2', tuned_model(read_model(start)))
     write_result(tmp_path / 'run', start)
     return tmp_path / 'run' / 'seed-2'
@@ -70,8 +67,6 @@ def test_a_pruned_network_knows_its_rounds(pruned_run):
     progress = read_model(run / 'round-0' / 'model').progress
     assert lineage.pretrained_steps == progress.trained_steps > 0 and lineage.trained_steps == 0
     assert lineage.pruning.recipe['rounds'] == 2 and lineage.held_out is not None
-    earlier = lineage_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
-    assert len(earlier.pruning.rounds) == 2
     first = run / 'round-0' / 'model'
     assert lineage_of(read_model(first), first).pruning is None
 
@@ -79,7 +74,6 @@ def test_a_pruned_network_knows_its_rounds(pruned_run):
 @pytest.mark.parametrize(
     'start, pretrained, trained',
     [
-        ({'step': 900, 'earlier_steps': 100}, 1000, 0),
         ({'step': 900, 'kept_step': 700, 'earlier_steps': 100}, 800, 0),
         ({}, 0, 0),
         ({'step': 900, 'round': 1}, 0, 1234),  # pruned before, so recovery is among them
@@ -111,26 +105,21 @@ def test_a_fine_tuned_network_knows_its_seeds_and_the_pruning_before(tuned, prun
     assert len(lineage.pruning.rounds) == 3
 
 
-@pytest.mark.parametrize(
-    'changes', [{'model_sha256': 'another'}, {'recipe': {'model': 'nowhere'}}, {'recipe': None}]
-)
+@pytest.mark.parametrize('changes', [{'model_sha256': 'another'}, {'recipe': {'model': 'nowhere'}}])
 def test_a_start_that_is_another_network_now_tells_nothing(tuned, pruned_run, changes):
     write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
     lineage = lineage_of(read_model(tuned), tuned)
     assert lineage.finetuning.seeds == 2 and lineage.pruning is None
 
 
-@pytest.mark.parametrize(
-    'changes',
-    [{'format': 'another'}, {'runs': None}, {'runs': [7]}, {'runs': [{'seed': 2, 'scores': {'dev/f1': 1}}]}],
-)
+@pytest.mark.parametrize('changes', [{'format': 'another'}, {'runs': [7, {'seed': 2, 'scores': {}}]}])
 def test_a_result_of_another_network_is_left_out(tuned, pruned_run, changes):
     write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
     lineage = lineage_of(read_model(tuned), tuned)
     assert lineage.finetuning.scores == SCORES and lineage.finetuning.seeds == 0 and lineage.pruning is None
 
 
-@pytest.mark.parametrize('content', ['', '7', '[' * 100_000, '[{}]', '[null, 3]', '\udcff'])
+@pytest.mark.parametrize('content', ['', '[' * 100_000, '[{}]', '\udcff'])
 def test_damaged_files_are_left_out(tmp_path, pruned_run, content):
     rounds = tmp_path / 'run' / 'round-1'
     saved = read_model(pruned_run[0] / 'round-1' / 'model')
@@ -140,13 +129,8 @@ def test_damaged_files_are_left_out(tmp_path, pruned_run, content):
     assert lineage_of(saved, rounds / 'model').pruning is None
     (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
     assert len(lineage_of(saved, rounds / 'model').pruning.rounds) == 2
-
-
-def test_a_round_with_other_widths_is_another_network(tmp_path, pruned_run):
-    directory = tmp_path / 'run' / 'round-1' / 'model'
-    write_saved_model(directory, architecture=network((1, 2, 3, 4)))
-    (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
-    assert lineage_of(read_model(directory), directory).pruning is None
+    other = dataclasses.replace(saved, architecture=network((1, 2, 3, 4)))  # no network of this run
+    assert lineage_of(other, rounds / 'model').pruning is None
 
 
 def write_trimmed(directory, source, left=LEFT, **changes):
@@ -170,7 +154,6 @@ def test_a_network_that_was_trimmed_last_knows_its_seeds_and_rounds(tmp_path, tu
 
 def test_a_network_that_was_trimmed_before_fine_tuning_knows_its_rounds(tmp_path, pruned_run):
     start = write_trimmed(tmp_path / 'trimmed', pruned_run[0] / 'round-2' / 'model')
-    (tmp_path / 'run').mkdir()
     write_model(tmp_path / 'run' / 'seed-2', tuned_model(read_model(start)))
     write_result(tmp_path / 'run', start)
     lineage = lineage_of(read_model(tmp_path / 'run' / 'seed-2'), tmp_path / 'run' / 'seed-2')
@@ -191,10 +174,7 @@ def test_a_network_that_was_trimmed_twice_knows_the_first_vocabulary(tmp_path, p
     [
         ({'model_sha256': 'another'}, Trimming(32, 29, last=True)),
         ({'recipe': {'model': 'nowhere'}}, Trimming(32, 29, last=True)),
-        ({'recipe': 7}, Trimming(32, 29, last=True)),
         ({'tokens': [5, 28]}, None),
-        ({'tokens': ['a']}, None),
-        ({'tokens': None}, None),
     ],
 )
 def test_of_a_whole_network_that_is_not_there_nothing_more_is_known(tmp_path, pruned_run, changes, trimming):
@@ -203,18 +183,13 @@ def test_of_a_whole_network_that_is_not_there_nothing_more_is_known(tmp_path, pr
     assert lineage.pruning is None and lineage.trimming == trimming
 
 
-def test_a_network_that_was_fine_tuned_from_an_import_knows_its_checkpoint(tmp_path):
-    start = tmp_path / 'imported'
-    write_model(start, dataclasses.replace(saved_model(), recipe={'source': 'downloads/bert'}))
-    (tmp_path / 'run').mkdir()
-    tuned = tuned_model(read_model(start))
+def test_a_network_knows_the_name_of_the_checkpoint_that_it_came_from_and_not_its_place(tmp_path):
+    imported = dataclasses.replace(saved_model(), recipe={'source': '/home/ann/bert-base-uncased'})
+    assert lineage_of(imported).checkpoint == 'bert-base-uncased'
+    write_model(tmp_path / 'imported', imported)
+    tuned = tuned_model(imported)
     write_model(tmp_path / 'run' / 'seed-2', tuned)
-    write_result(tmp_path / 'run', start)
-    assert lineage_of(tuned, tmp_path / 'run' / 'seed-2').checkpoint == 'bert'
+    write_result(tmp_path / 'run', tmp_path / 'imported')
+    assert lineage_of(tuned, tmp_path / 'run' / 'seed-2').checkpoint == 'bert-base-uncased'
     assert lineage_of(tuned).checkpoint == ''
-
-
-def test_an_imported_network_knows_the_name_of_its_checkpoint_and_not_its_place():
-    saved = dataclasses.replace(saved_model(), recipe={'source': '/home/ann/bert-base-uncased'})
-    assert lineage_of(saved).checkpoint == 'bert-base-uncased'
     assert lineage_of(saved_model()) == Lineage(pretrained_steps=1000)

@@ -6,19 +6,12 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-from helpers.exported import CASES, EVERY, saved_with
+from helpers.exported import CASES, EVERY, differences, saved_with
 from helpers.tiny import network, saved_model
 from onnx import numpy_helper
 
-from gluon_optbert.deployment.description import (
-    DYNAMIC,
-    NAMES,
-    inputs_of,
-    onnx_inputs,
-    onnx_outputs,
-    outputs_of,
-)
-from gluon_optbert.deployment.engines import network_outputs, onnx_feed
+from gluon_optbert.deployment.description import DYNAMIC, NAMES, onnx_inputs, onnx_outputs
+from gluon_optbert.deployment.engines import onnx_feed
 from gluon_optbert.deployment.export import ONNX_FILES, TOLERANCE, relative_difference
 from gluon_optbert.deployment.onnx_export import run_onnx, write_onnx
 from gluon_optbert.deployment.onnx_int8 import (
@@ -44,17 +37,6 @@ def text_of(saved):
     return features, {**vars(batch), 'masked_positions': np.zeros((len(LENGTHS), 2))}
 
 
-def differences(outputs, model, case, feed):
-    """How far outputs of an ONNX file are from those of a network, padding left out."""
-    kind, head = CASES[case]
-    wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
-    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
-    outputs = network_outputs(outputs, feed)
-    for (name, shape), value in zip(outputs_of(kind, head).items(), wanted):
-        tokens = valid if shape[1] == 'length' else slice(None)
-        yield relative_difference(outputs[name][tokens], value[tokens])
-
-
 @pytest.mark.parametrize('names', NAMES)
 @pytest.mark.parametrize('widths, case', EVERY)
 def test_onnx_equals_the_trained_network(tmp_path, widths, case, names):
@@ -68,12 +50,10 @@ def test_onnx_equals_the_trained_network(tmp_path, widths, case, names):
 
 
 @pytest.mark.parametrize('names', NAMES)
-def test_a_file_is_valid_and_has_the_names_and_shapes_of_its_description(names):
-    for case, (kind, head) in CASES.items():
+def test_a_file_is_valid_and_has_the_shapes_of_its_description(names):
+    for case, (kind, _) in CASES.items():
         model = onnx_in('float32', saved_with('uneven', case)[0], kind, names)
         onnx.checker.check_model(model, full_check=True)
-        assert [value.name for value in model.graph.input] == list(onnx_inputs(kind, names))
-        assert [value.name for value in model.graph.output] == list(onnx_outputs(kind, head, names))
         for value, sides in zip(model.graph.input, onnx_inputs(kind, names).values()):
             assert value.type.tensor_type.elem_type == onnx.TensorProto.INT64
             assert [side.dim_param for side in value.type.tensor_type.shape.dim] == list(sides)
@@ -82,11 +62,10 @@ def test_a_file_is_valid_and_has_the_names_and_shapes_of_its_description(names):
         assert all(weight.HasField('raw_data') for weight in model.graph.initializer)
 
 
-@pytest.mark.parametrize('widths', ['uneven', 'factorised'])
-def test_padding_may_be_anywhere(tmp_path, widths):
+def test_padding_may_be_anywhere(tmp_path):
     """Tokens between, before or after padding are encoded as a network encodes them without padding, whose
     positions are theirs."""
-    saved, _, kind = saved_with(widths, 'encoder')
+    saved, _, kind = saved_with('uneven', 'encoder')
     architecture, length = saved.architecture, 7
     write_onnx(tmp_path / 'model.onnx', onnx_in('float32', saved, kind, 'transformers'))
     generator = np.random.RandomState(0)
@@ -113,7 +92,13 @@ def test_padding_may_be_anywhere(tmp_path, widths):
 
 
 @pytest.mark.parametrize(
-    'widths, case, method', [*((*one, 'naive') for one in EVERY), ('factorised', 'encoder', 'entropy')]
+    'widths, case, method',
+    [
+        ('even', 'pretraining', 'naive'),
+        ('uneven', 'question answering', 'naive'),
+        ('factorised', 'encoder', 'naive'),
+        ('factorised', 'encoder', 'entropy'),
+    ],
 )
 def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
     saved, model, kind = saved_with(widths, case)
@@ -123,17 +108,13 @@ def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
     for name in ONNX_FILES['int8']:
         outputs = run_onnx(tmp_path / name, onnx_feed(feed, onnx_inputs(kind)))
         most = 0.05 if method == 'naive' or name == DYNAMIC else 0.5  # entropy cuts the largest values off
-        assert 1e-5 < next(differences(outputs, model, case, feed)) < most, name
+        assert 1e-5 < differences(outputs, model, case, feed)[0] < most, name
 
 
-def test_a_network_without_layers_has_nothing_in_eight_bits():
-    saved = saved_model(dataclasses.replace(network(), layers=()))
+def test_ranges_need_layers_text_and_finite_values():
+    bare, saved = saved_model(dataclasses.replace(network(), layers=())), saved_model()
     with pytest.raises(ValueError, match='no layer with a product to quantise'):
-        measured_ranges(saved, 'encoder', text_of(saved)[0])
-
-
-def test_ranges_need_text_and_finite_values():
-    saved = saved_model()
+        measured_ranges(bare, 'encoder', text_of(bare)[0])
     with pytest.raises(ValueError, match='no text'):
         measured_ranges(saved, 'encoder', Features.of([]))
     saved.parameters['encoder.layer_norm.beta'][0] = np.nan
