@@ -19,7 +19,7 @@ from gluon_optbert.tasks.squad import Question
 from gluon_optbert.tasks.task import find_task
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
-GLUE_FILES = sorted(GLUE.glob('*/*.tsv'))
+GLUE_FILES = [path for path in sorted(GLUE.glob('*/*.tsv')) if path.stem != 'train']
 SST2, MRPC = find_task('SST-2').head, find_task('MRPC').head
 
 
