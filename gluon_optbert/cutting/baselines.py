@@ -3,7 +3,8 @@ factor for all widths, and Fisher information."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -95,17 +96,10 @@ def select_layers(architecture: Architecture, cost: CostModel, target: float, *,
     ValueError
         If a single layer costs more than the target.
     """
-    everything = keep_all(architecture, cost)
-    for count in range(len(architecture.layers), 0, -1):
-        selection = Selection(
-            everything.kept, 0.0, float(target), tuple(layers_to_keep(len(architecture.layers), count, drop))
-        )
-        spent = cost.cost(selection.architecture(architecture))
-        if spent <= target:
-            return Selection(selection.kept, spent, float(target), selection.layers)
-    raise ValueError(
-        f'target {target:.6g} {cost.unit} cannot be reached by dropping layers: one layer leaves {spent:.6g}'
-    )
+    whole, layers = keep_all(architecture, cost), len(architecture.layers)
+    counts = range(layers, 0, -1)
+    some = (dataclasses.replace(whole, layers=tuple(layers_to_keep(layers, n, drop))) for n in counts)
+    return _first_within(target, some, architecture, cost, 'dropping layers: one layer leaves')
 
 
 def select_blocks(architecture: Architecture, cost: CostModel, target: float) -> Selection:
@@ -119,18 +113,27 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
     ValueError
         If the network without any intermediate block costs more than the target.
     """
-    everything = keep_all(architecture, cost)
+    whole = keep_all(architecture, cost)
     blocks = [i for i, dims in enumerate(architecture.layers) if dims.f]
-    for count in range(len(blocks), -1, -1):
+
+    def with_blocks(count: int) -> Selection:
         stay = {blocks[(j + 1) * len(blocks) // count - 1] for j in range(count)}
-        kept = {**everything.kept, **{f'f{i}': np.arange(0) for i in blocks if i not in stay}}
-        spent = cost.cost(Selection(kept, 0.0, float(target)).architecture(architecture))
+        gone = {f'f{i}': np.arange(0) for i in blocks if i not in stay}
+        return dataclasses.replace(whole, kept={**whole.kept, **gone})
+
+    some = map(with_blocks, range(len(blocks), -1, -1))
+    return _first_within(target, some, architecture, cost, 'dropping intermediate blocks: without any remain')
+
+
+def _first_within(
+    target: float, selections: Iterable[Selection], architecture: Architecture, cost: CostModel, how: str
+) -> Selection:
+    """The first selection that costs no more than the target; ValueError, which says how, if none does."""
+    for selection in selections:
+        spent = cost.cost(selection.architecture(architecture))
         if spent <= target:
-            return Selection(kept, spent, float(target))
-    raise ValueError(
-        f'target {target:.6g} {cost.unit} cannot be reached by dropping intermediate blocks: without any, '
-        f'{spent:.6g} remain'
-    )
+            return dataclasses.replace(selection, cost=spent, target=float(target))
+    raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by {how} {spent:.6g}')
 
 
 def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> dict[str, np.ndarray]:
