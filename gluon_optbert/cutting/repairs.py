@@ -78,7 +78,6 @@ def rotate_heads(
 
     Parameters
     ----------
-    parameters : mapping of name to np.ndarray
     moments : dict of str to np.ndarray, shape (a, width, width)
         For every layer i, ``queries{i}``, ``keys{i}`` and ``contexts{i}``: second moments over tokens.
 
@@ -121,10 +120,6 @@ def balance_heads(parameters: Parameters, architecture: Architecture) -> dict[st
     Unit j of a head stands in row j of V and in column j of P, and in row j of Q and of K. A factor on the
     one and its inverse on the other change nothing but the size of their gradients. Rotation and least
     squares leave most of the scale in P, so that recovery would first have to undo it.
-
-    Parameters
-    ----------
-    parameters : mapping of name to np.ndarray
 
     Returns
     -------

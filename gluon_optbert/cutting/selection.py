@@ -28,8 +28,13 @@ def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
     h_gate : str
         Where alpha_h stands, one of `H_GATES`.
     """
+    return packed_arrays({ALPHA_H[h_gate] if key == 'h' else key: alpha for key, alpha in alphas.items()})
+
+
+def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The bytes of an npz file."""
     packed = io.BytesIO()
-    np.savez(packed, **{ALPHA_H[h_gate] if key == 'h' else key: alpha for key, alpha in alphas.items()})
+    np.savez(packed, **arrays)
     return packed.getvalue()
 
 

@@ -108,7 +108,6 @@ def reordered(
 
     Parameters
     ----------
-    parameters : mapping of name to np.ndarray
     order : np.ndarray of int, shape (h,)
         Which unit comes first, and so on.
     """
@@ -249,8 +248,6 @@ def cut_tokens(
 
     Parameters
     ----------
-    parameters : mapping of name to np.ndarray
-        As `network_shapes` lists them.
     kept : np.ndarray of int, shape (tokens,)
         The numbers of the tokens that stay, in their new order; all different, at least one.
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import logging
 import shutil
@@ -38,13 +37,14 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost
 from ..architecture.parameters import Alphas, Parameters, check_alphas
 from ..architecture.rounds import Round
-from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection
+from ..cutting.selection import Selection, packed_alphas, packed_arrays, read_alphas, read_selection
 from ..cutting.shrink import shrink
 from ..finetuning.distillation import SELECTION, match_after
 from ..network.model import read_parameters
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
 from ..runs.display import Display, doing
 from ..runs.files import read_json, running, sha256, write_file, write_json
+from ..runs.limits import read_npz
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress, TaskScores
 from ..runs.run_directory import RunDirectory, State
@@ -442,7 +442,7 @@ def rank(run: Run, current: SavedModel, number: int) -> tuple[Alphas, Alphas]:
                 scores = method.scores(cut, *measured)
         if run.workers.first:
             write_file(directory / ALPHAS, packed_alphas(alphas, h_gate=run.recipe.h_gate))
-            write_file(directory / SCORES, _packed(scores))
+            write_file(directory / SCORES, packed_arrays(scores))
     run.workers.barrier(f'ranked.{number}')  # also for a worker that finds the file of the first one
     return read_ranking(directory, current.architecture)
 
@@ -453,17 +453,9 @@ def measurements(run: Run, cut: Cut) -> dict[str, np.ndarray]:
     if not path.exists():
         measured = METHODS[run.recipe.method].measure(cut)
         if run.workers.first:
-            write_file(path, _packed(measured))
+            write_file(path, packed_arrays(measured))
     run.workers.barrier(f'measured.{cut.number}')
-    with np.load(path) as arrays:
-        return dict(arrays)
-
-
-def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The content of an npz file."""
-    packed = io.BytesIO()
-    np.savez(packed, **arrays)
-    return packed.getvalue()
+    return read_npz(path)
 
 
 def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
