@@ -121,13 +121,8 @@ def fit_coefficients(architectures: Sequence[Architecture], times: np.ndarray) -
     return dict(zip(LATENCY_FEATURES, (float(value) for value in solution / scale)))
 
 
-def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> dict[str, Any]:
+def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
     """Measure, fit, and write the model.
-
-    Parameters
-    ----------
-    times : np.ndarray, optional
-        Milliseconds of the recipe's networks, if they are known; measured otherwise.
 
     Returns
     -------
@@ -141,19 +136,18 @@ def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> di
         If there is something at the output.
     """
     with new_output(recipe.output):
-        result = _calibrated(recipe, times)
+        result = _calibrated(recipe)
         write_json(recipe.output, result)
     return result
 
 
-def _calibrated(recipe: LatencyRecipe, times: np.ndarray | None) -> dict[str, Any]:
+def _calibrated(recipe: LatencyRecipe) -> dict[str, Any]:
     """Fit to networks, its errors and the measurements."""
     generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
     architectures = [
         random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
     ]
-    if times is None:
-        times = measure(architectures, *shape, repeats=recipe.repeats)
+    times = measure(architectures, *shape, repeats=recipe.repeats)
     half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), *shape)
     errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
     measured = [
