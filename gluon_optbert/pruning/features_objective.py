@@ -16,7 +16,6 @@ from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, batch_of, steps_per_epoch, token_batches, training_batches
 from ..text.trimming import TRIM
 from ..training.distillation import OF_LAST_STATE, check_teacher
-from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .objectives import EMBEDDED, PruningObjective, embed, fitting_teacher, trimmed_start, untrimmed
 from .recipe import BATCH_TOKENS, TaskPruneRecipe
@@ -42,22 +41,6 @@ class Scored(Objective):
 
     def best_of(self, progress: Progress) -> float | None:
         return None if progress.best_score is None else -progress.best_score
-
-
-def batches_from(
-    features: Features, phase: Phase, start: int, workers: Workers
-) -> Generator[TaskBatch, None, None]:
-    """This worker's share of every batch from number `start` on."""
-    return training_batches(
-        features,
-        batch_size=phase.batch_size,
-        tokens=phase.batch_tokens,
-        seed=phase.seed,
-        start=start,
-        rank=workers.rank,
-        workers=workers.size,
-        passes=phase.accumulate,
-    )
 
 
 class FeaturesObjective(PruningObjective):
@@ -106,8 +89,17 @@ class FeaturesObjective(PruningObjective):
         epoch = steps_per_epoch(self.train, phase.batch_size, phase.batch_tokens)
         return gates, epoch if steps is None else steps
 
-    def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
-        return batches_from(self.train, phase, phase.first_batch, self.workers)
+    def batches(self, phase: Phase, start: int | None = None) -> Generator[TaskBatch, None, None]:
+        return training_batches(
+            self.train,
+            batch_size=phase.batch_size,
+            tokens=phase.batch_tokens,
+            seed=phase.seed,
+            start=phase.first_batch if start is None else start,
+            rank=self.workers.rank,
+            workers=self.workers.size,
+            passes=phase.accumulate,
+        )
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features, of the first ones."""

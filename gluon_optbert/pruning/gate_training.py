@@ -155,9 +155,8 @@ class GateTraining(Objective):
         self.losses, self.weights = inner.losses, inner.weights
         self.batches, self.loss_sums, self.totals = inner.batches, inner.loss_sums, inner.totals
         self._penalty, self._settling, self._select = penalty, settling, select
-        self._kept: list[
-            tuple[int, Mapping[str, np.ndarray]]
-        ] = []  # the units that checks of the window kept
+        # the units that checks of the window kept
+        self._kept: list[tuple[int, Mapping[str, np.ndarray]]] = []
         self.step, self.settled = 0, False
         self.overlaps: list[tuple[int, float]] = []
 

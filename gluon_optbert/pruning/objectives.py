@@ -167,9 +167,13 @@ class PruningObjective:
         settings = self.recipe.network_settings(head=saved.head)
         return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
 
-    def batches(self, phase: Phase) -> Generator[Any, None, None]:
-        """This worker's share of the training batches of a phase, without end."""
+    def batches(self, phase: Phase, start: int | None = None) -> Generator[Any, None, None]:
+        """This worker's share of the batches of a phase, from its first one or another, without end."""
         raise NotImplementedError
+
+    def teacher(self, saved: SavedModel, *, heads: bool, output: Mapping[str, bool]) -> Teacher:
+        """A network that is learnt from; arguments as of `Teacher`."""
+        return Teacher(saved, self.workers, precision=self.recipe.precision, heads=heads, output=output)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         """The loss of the labels, without a teacher; by its gradients units are ranked."""
@@ -199,9 +203,9 @@ class PruningObjective:
         unlearnt = PARTS.keys() - (() if self.states_alone else self.heads)
         table = parameter_table(model.architecture)
         left |= {name for name, spec in table.items() if spec.part in unlearnt}
-        return (
-            {name: one for name, one in named_parameters(model).items() if name not in left} if left else None
-        )
+        if not left:
+            return None
+        return {name: one for name, one in named_parameters(model).items() if name not in left}
 
     def evaluate(self, saved: SavedModel) -> Measured | None:
         """Measurement of a network on held-out data; None if there is nothing to measure."""
@@ -302,32 +306,27 @@ class PretrainingObjective(PruningObjective):
 
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        weights, precision = self.recipe.teaching(), self.recipe.precision
-        heads = weights.scores > 0
-        return Teacher(self._teaching, self.workers, precision=precision, heads=heads, output=weights.output)
+        weights = self.recipe.teaching()
+        return self.teacher(self._teaching, heads=weights.scores > 0, output=weights.output)
 
     @functools.cached_property
     def _gate_teacher(self) -> Teacher:
         one = self.start if self.recipe.gate_teacher else self._teaching
-        more = {'precision': self.recipe.precision, 'output': self._gate_weights.output}
-        return Teacher(one, self.workers, heads=False, **more)
+        return self.teacher(one, heads=False, output=self._gate_weights.output)
 
-    def batches(self, phase: Phase) -> Generator[Batch, None, None]:
-        return self._stream(phase, phase.first_batch)
-
-    def _stream(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
+    def batches(self, phase: Phase, start: int | None = None) -> Generator[Batch, None, None]:
         return stream(
             self._shards['train'],
             batch_size=phase.batch_size,
             seed=phase.seed,
-            start=start,
+            start=phase.first_batch if start is None else start,
             rank=self.workers.rank,
             workers=self.workers.size,
         )
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         if self.recipe.without_labels:
-            return EmbeddingProbe(model, self.workers, self._stream)
+            return EmbeddingProbe(model, self.workers, self.batches)
         return Pretraining(model, self.workers, self._shards['train'])
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:

@@ -197,7 +197,6 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         problems, method = super().problems(), METHODS[self.method]
         if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
@@ -493,7 +492,6 @@ class TaskPruneRecipe(
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems()
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')
@@ -544,7 +542,6 @@ class TaskPruneRecipe(
         return self.timing
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
-        """A phase of the run with the recipe's settings."""
         tokens = (self.batch_tokens or BATCH_TOKENS) if self.without_labels else 0
         settings = {'seed': self.seed, 'evaluate_every': self.evaluate_every, 'evaluation_limit': 0}
         return super().phase(name, steps, **{**settings, 'batch_tokens': tokens, **more})
@@ -557,7 +554,6 @@ class TaskPruneRecipe(
             super().check_workers(workers)
 
     def settling(self) -> Settling | None:
-        """When gate training may stop early; None if its steps are fixed."""
         if not self.trains_gates or self.alpha_steps not in (None, 'auto'):
             return None
         return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)

@@ -79,7 +79,6 @@ class SearchRecipe(PruneRecipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems()
         if not self.trains_gates:
             problems.append(f'only methods with trained gates have something to search, found {self.method}')

@@ -23,7 +23,7 @@ from ..training.distances import check_pairs
 from ..training.distillation import OF_LAST_STATE, Match, Taught, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
-from .features_objective import FeaturesObjective, Scored, batches_from
+from .features_objective import FeaturesObjective, Scored
 from .objectives import EMBEDDED, EmbeddingProbe, pair_similarity
 from .recipe import SENTENCES, TaskPruneRecipe
 
@@ -44,9 +44,8 @@ class SentenceMatching(Taught, Scored):
     model : OptBERTModel
         Built with `OF_LAST_STATE` and the `Weights.output`.
     workers : Workers
-    train : Features
-    measure : callable
-        The embeddings' scores of a model, in percent.
+    batches, measure : callable
+        As `PruningObjective.batches`; and the embeddings' scores of a model, in percent.
     **more
         ``teacher``, ``match``, ``weights`` and ``phase``, as of `Taught.learn`.
     """
@@ -55,16 +54,13 @@ class SentenceMatching(Taught, Scored):
         self,
         model: OptBERTModel,
         workers: Workers,
-        train: Features,
+        batches: Callable[[Phase, int], Generator[TaskBatch, None, None]],
         measure: Callable[[OptBERTModel], TaskScores],
         **more: Any,
     ):
         super().__init__(model, workers)
-        self._train, self._measure = train, measure
+        self.batches, self._measure = batches, measure
         self.learn({}, **more)
-
-    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
-        return batches_from(self._train, phase, start, self.workers)
 
     def evaluate(self, phase: Phase) -> dict[str, float]:
         self._last = self._measure(self.model)
@@ -108,8 +104,7 @@ class SentenceObjective(FeaturesObjective):
 
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        more = {'precision': self.recipe.precision, 'output': self.recipe.teaching().output}
-        return Teacher(self._teaching, self.workers, heads=False, **more)
+        return self.teacher(self._teaching, heads=False, output=self.recipe.teaching().output)
 
     @functools.cached_property
     def _wanted(self) -> np.ndarray:
@@ -130,9 +125,7 @@ class SentenceObjective(FeaturesObjective):
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         """There are no labels; what counts is how the embeddings change."""
-        return EmbeddingProbe(
-            model, self.workers, lambda phase, start: batches_from(self.train, phase, start, self.workers)
-        )
+        return EmbeddingProbe(model, self.workers, self.batches)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
         return self._matching(model, phase, match, self.recipe.teaching().for_gates)
@@ -144,7 +137,7 @@ class SentenceObjective(FeaturesObjective):
         self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights
     ) -> SentenceMatching:
         taught = {'teacher': self._teacher, 'match': match, 'weights': weights, 'phase': phase}
-        return SentenceMatching(model, self.workers, self.train, self._measure, **taught)
+        return SentenceMatching(model, self.workers, self.batches, self._measure, **taught)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
         return self._measure(self._fixed(saved, **OF_LAST_STATE))

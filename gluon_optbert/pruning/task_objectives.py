@@ -104,17 +104,15 @@ class TaskObjective(FeaturesObjective):
         names = [name for name in ('task', 'version', *_READING, *OwnData.OWN_DATA) if name in reading]
         return {**super().recipe_of_models, **{name: reading[name] for name in names}}
 
-    def _teacher_of(self, saved: SavedModel) -> Teacher:
-        more = {'precision': self.recipe.precision, 'output': self.recovery_settings}
-        return Teacher(saved, self.workers, **more)
-
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        return self._teacher_of(self._teaching)
+        return self.teacher(self._teaching, heads=True, output=self.recovery_settings)
 
     @functools.cached_property
     def _gate_teacher(self) -> Teacher:
-        return self._teacher if self._teaching is self.start else self._teacher_of(self.start)
+        if self._teaching is self.start:
+            return self._teacher
+        return self.teacher(self.start, heads=True, output=self.recovery_settings)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
         return TaskTraining(model, self.workers, self._exercise, self._reading)

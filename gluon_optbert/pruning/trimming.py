@@ -42,7 +42,6 @@ class TrimRecipe(Recipe):
     count: PositiveInt = option('uses in the text that a token needs to stay', 1)
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         return [] if self.text else ['text names no file']
 
 
