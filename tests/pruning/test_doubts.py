@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 from helpers.pruned import recipe_for
-from helpers.tiny import network, saved_model, write_saved_model, write_shards
+from helpers.tiny import network, saved_model, write_shards
 
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.doubts import FEW_INSTANCES, doubts
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.text.batches import frequency_loss
@@ -60,12 +59,3 @@ def test_a_base_that_guesses_by_frequency_is_doubted_where_its_heads_are_needed(
 ):
     measured = {'mlm_loss': guessed(many) + above, 'mlm_accuracy': 0.1}
     assert len(doubted(many, progress=measured, labels=labels, prune='akvf')) == doubtful
-
-
-def test_a_run_says_its_doubts_and_goes_on(shards_directory, tmp_path, caplog):
-    start = write_saved_model(tmp_path / 'start')
-    rows = prune(recipe_for(shards_directory, start, tmp_path / 'run', rounds=1, split_half=False))
-    said = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
-    assert len(rows) == 2
-    assert any('gates start at 1' in line for line in said)
-    assert any('16 held-out instances' in line for line in said)

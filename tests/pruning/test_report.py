@@ -73,6 +73,7 @@ def test_changes_of_a_round_are_taken_instance_by_instance(
         prune(recipe)
     (_, row) = (Round.from_dict(values) for values in json.loads((tmp_path / 'run/rounds.json').read_text()))
     assert unclear_below(row.start, row.recovered) and 'recovery took' not in caplog.text
+    assert 'there are 16 held-out instances' in caplog.text  # a doubt, before the run
     for said in (caplog.text, (tmp_path / 'run' / 'pruning.md').read_text()):
         assert 'round 1: the cut took' in said
     heldout = Shards.open(shards_directory, split='heldout')
