@@ -66,16 +66,21 @@ def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method
 
 def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(pruned, tmp_path):
     values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3, split_half=False, recovery_steps=1)
-    for method in ('uniform', 'uniform-alpha'):
-        pruned(method, method=method, **values)
-    plain, gated = (tmp_path / method / 'round-1' for method in ('uniform', 'uniform-alpha'))
-    assert read_model(plain / 'model').architecture == read_model(gated / 'model').architecture
-    alphas, kept = alphas_of(gated), selection_of(gated).kept
+    pruned(method='uniform-alpha', **values)
+    directory = tmp_path / 'run' / 'round-1'
+    alphas, kept = alphas_of(directory), selection_of(directory).kept
     for key, alpha in alphas.items():
         gone = np.delete(np.abs(alpha), kept[key])
         assert not len(gone) or gone.max() <= np.abs(alpha[kept[key]]).min()
-    assert any(not np.array_equal(kept[key], selection_of(plain).kept[key]) for key in alphas)
-    assert json.loads((gated / 'gates.json').read_text())['units'].keys() == set('hakvf')
+    plain = METHODS['uniform'].select(cut_of(target=0.5), random_scores(network(), 1)).kept
+    assert {key: len(units) for key, units in kept.items()} == {key: len(plain[key]) for key in plain}
+    assert json.loads((directory / 'gates.json').read_text())['units'].keys() == set('hakvf')
+
+
+def test_random_scores_follow_from_the_seed_and_the_round():
+    one, again, other = (METHODS['random'].scores(cut_of(seed=seed))['h'] for seed in (1, 1, 2))
+    later = METHODS['random'].scores(dataclasses.replace(cut_of(seed=1), number=2))['h']
+    assert np.array_equal(one, again) and not np.array_equal(one, other) and np.array_equal(later, other)
 
 
 def cut_of(**settings):

@@ -47,25 +47,20 @@ def test_for_tokens_that_stay_every_output_is_that_of_the_whole_network(kind):
         np.testing.assert_allclose(computed[name], value, rtol=0, atol=1e-6 * np.abs(value).max())
 
 
-def test_the_head_of_a_task_stays():
-    saved = model_of(EVEN.layers, head=Head('question_answering'))
-    small = trim(saved, LEFT)
-    assert small.head == saved.head and small.architecture.vocab_size == len(LEFT)
-    assert np.array_equal(small.parameters['task.weight'], saved.parameters['task.weight'])
-    assert small.recipe == saved.recipe and small.progress == saved.progress and small.vocabulary == LEFT
-
-
 def test_trimming_before_pruning_equals_trimming_after_it():
-    saved = model_of(EVEN.layers)
+    saved = model_of(EVEN.layers, head=Head('question_answering'))
     alphas, selection = random_alphas(saved.architecture), random_selection(saved.architecture)
 
     def shrunk(one):
-        parameters, architecture = shrink(one.parameters, one.architecture, alphas, selection)
+        values = one.parameters, one.architecture, alphas, selection
+        parameters, architecture = shrink(*values, head=one.head)
         return dataclasses.replace(one, parameters=parameters, architecture=architecture)
 
     one, other = trim(shrunk(saved), LEFT), shrunk(trim(saved, LEFT))
     assert one.architecture == other.architecture and set(one.parameters) == set(other.parameters)
     assert all(np.array_equal(one.parameters[name], other.parameters[name]) for name in one.parameters)
+    assert one.architecture.vocab_size == len(LEFT) and one.vocabulary == LEFT
+    assert (one.head, one.recipe, one.progress) == (saved.head, saved.recipe, saved.progress)
 
 
 @pytest.mark.parametrize(
