@@ -394,6 +394,12 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
         return gates or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
+def _by_default(name: str, default: Any) -> Any:
+    """A field of every pruning run with another default."""
+    field = PruningRecipe.model_fields[name]
+    return option(field.description, default, choices=field.json_schema_extra['choices'])
+
+
 class TaskPruneRecipe(
     OwnData, with_options_of(FineTuneRecipe, ('batch_size', 'warmup', 'limit')), PruningRecipe
 ):
@@ -427,11 +433,7 @@ class TaskPruneRecipe(
     steps: NonNegativeInt | None = option(
         'steps of training after every cut; 0 for none. By default one pass over the training set', None
     )
-    target: Share = option(
-        "one number: share of the model's cost that is left after the last round. No effect together with "
-        '--targets',
-        0.5,
-    )
+    target: Share = _by_default('target', 0.5)
     rounds: PositiveInt = option('number of rounds; each ranks units, cuts and trains', 1)
     prune: str = option(
         'widths that may lose units, as letters: h hidden, a heads, k keys, v values, f filters. For '
@@ -439,21 +441,14 @@ class TaskPruneRecipe(
         'index that was made with the network before pruning; with h, such an index has to be made anew',
         LETTERS,
     )
-    objective: str = option('how the cost of a network is measured', 'flops', choices=OBJECTIVES)
+    objective: str = _by_default('objective', 'flops')
     alpha_steps: PositiveInt | Literal['auto'] | None = option(
         'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
         f'By default auto for trained gates, and {BATCHES} batches for methods that measure gradients',
         None,
     )
-    alpha_limit: PositiveInt = option(
-        'with --alpha-steps auto: the most steps of gate training in a round', 400
-    )
-    relative_gates: str = option(
-        'widths, as letters, whose gates are divided by the upper decile of their width before they are '
-        'ranked, or none. A common factor of such gates changes the network little, so the penalty shrinks '
-        'them together. No effect with --penalty l0',
-        'ha',
-    )
+    alpha_limit: PositiveInt = _by_default('alpha_limit', 400)
+    relative_gates: str = _by_default('relative_gates', 'ha')
     teacher: str | None = option(
         'network that gates and weights learn from, in addition to the labels: parent (the network before '
         'pruning), a model directory that was fine-tuned on the same task, or none',
