@@ -10,12 +10,11 @@ import pytest
 from helpers.pruned import recipe_for
 from helpers.tiny import contents, network
 
-from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.rounds import Round
-from gluon_optbert.cutting.selection import Selection, select_units
+from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
-from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
+from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.report import agreement_of, gates_record, readable
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Terminated
@@ -96,6 +95,9 @@ def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
     recipe, row = recipe_for('s', 'm', 'o'), Round(1, 1000, 1000, network())
     pages = [readable([row], recipe, gates=[record]) for record in (pure, clear)]
     assert 'Round 1: the ranking of f is noise' in pages[0] and 'is noise' not in pages[1]
+    alphas = np.linspace(0, 1.2, 100)
+    assert pure.units == {'f': 100} and pure.alpha_at_cut['f'] == alphas[49]
+    assert (pure.closed['f'], pure.open['f']) == ((alphas < 0.05).sum(), (alphas > 0.95).sum())
 
 
 def test_the_sign_of_a_gate_does_not_rank_it():
@@ -118,34 +120,6 @@ def test_standard_error_is_the_deviation_of_rankings_by_chance(widths):
         assert error == pytest.approx((sum(widths) - len(widths)) ** -0.5)
 
 
-def test_gates_near_zero_and_near_their_start_are_counted():
-    record = ranking(0.0)
-    alphas = np.linspace(0, 1.2, 100)
-    assert record.units == {'f': 100} and record.closed == {'f': int((alphas < 0.05).sum())}
-    assert record.open == {'f': int((alphas > 0.95).sum())}
-    assert record.alpha_at_cut['f'] == alphas[49]
-
-
-@pytest.mark.parametrize(
-    'values, message',
-    [
-        ({'alpha_steps': 'often'}, "alpha_steps must be .* or must be 'auto'"),
-        ({'alpha_steps': 'auto', 'alpha_overlap': 1.5}, 'alpha_overlap must be '),
-        ({'alpha_steps': 'auto', 'method': 'random'}, 'alpha_steps auto is about trained gates'),
-        (
-            {'alpha_steps': 'auto', 'alpha_learning_rate': 0.0005},
-            'can stop after step 2000 at the earliest, by alpha_learning_rate 0.0005 and alpha_window 50, '
-            'and alpha_limit is 1000',
-        ),
-        ({'alpha_steps': 'auto', 'alpha_learning_rate': 5e-324}, 'alpha_limit is 1000'),
-        ({'alpha_steps': 'auto', 'alpha_window': 1000}, 'can stop after step 1200 at the earliest'),
-    ],
-)
-def test_a_rule_that_makes_no_sense_is_refused(values, message):
-    with pytest.raises(RecipeError, match=message):
-        fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **values})
-
-
 def test_pruning_for_a_task_trains_gates_until_they_settle_unless_it_says_otherwise():
     values = {'model': 'm', 'output': 'o', 'alpha_limit': 90}
     with pytest.raises(RecipeError, match='can stop after step 100 at the earliest'):
@@ -156,44 +130,15 @@ def test_pruning_for_a_task_trains_gates_until_they_settle_unless_it_says_otherw
 
 def settling_run(model_directory, shards_directory, output, **more):
     """The recipe of a run whose gates settle before their last step."""
-    values = {
-        'model': model_directory,
-        'shards': shards_directory,
-        'output': output,
-        'targets': (0.8,),
-        'alpha_steps': 'auto',
-        'alpha_limit': 90,
-        'alpha_window': 5,
-        'alpha_overlap': 0.9,
-        'alpha_learning_rate': 0.1,
-        'gamma': 0.3,
-        'recovery_steps': 1,
-        'batch_size': 4,
-        'split_half': False,
-    }
-    return fill(PruneRecipe, {**values, **more})
+    values = {'targets': (0.8,), 'alpha_steps': 'auto', 'alpha_limit': 90, 'alpha_window': 5}
+    values.update(alpha_overlap=0.9, alpha_learning_rate=0.1, gamma=0.3, recovery_steps=1, batch_size=4)
+    return recipe_for(shards_directory, model_directory, output, **values, split_half=False, **more)
 
 
-def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, model_directory, tmp_path):
-    prune(settling_run(model_directory, shards_directory, tmp_path / 'run'))
-    record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
-    assert record['stopped'] == 'settled' and 10 <= record['steps'] < 90
-    assert record['overlaps'][-1] == [record['steps'], pytest.approx(record['overlaps'][-1][1])]
-    assert record['overlaps'][-1][1] >= 0.9
-    with np.load(tmp_path / 'run' / 'round-1' / 'alphas.npz') as stored:
-        alphas = dict(stored)
-    chosen = json.loads((tmp_path / 'run' / 'round-1' / 'selection.json').read_text())['kept']
-    cost = ParameterCost()
-    again = select_units(alphas, network(), cost, 0.8 * cost.cost(network()))
-    assert {key: list(units) for key, units in again.kept.items()} == chosen
-    assert record['split_half'] == dict.fromkeys('hakvf')
-    assert '## Gates' in (tmp_path / 'run' / 'pruning.md').read_text()
-    assert 'the selection had settled after' in (tmp_path / 'run' / 'pruning.md').read_text()
-
-
-def test_a_run_that_is_stopped_when_the_selection_settles_trains_no_gates_afterwards(
+def test_a_run_with_auto_stops_when_the_selection_has_settled(
     shards_directory, model_directory, tmp_path, monkeypatch
 ):
+    """One that is stopped at that step trains no gates afterwards."""
     finished = GateTraining.finished
 
     def stops(training):
@@ -210,30 +155,20 @@ def test_a_run_that_is_stopped_when_the_selection_settles_trains_no_gates_afterw
     whole, parts = (contents(tmp_path / name / 'round-1') for name in ('whole', 'parts'))
     for name in ('gates.json', 'alphas.npz', 'model/model.params'):
         assert whole[name] == parts[name]
+    record = json.loads((tmp_path / 'whole' / 'round-1' / 'gates.json').read_text())
+    assert record['stopped'] == 'settled' and 10 <= record['steps'] < 90
+    assert record['overlaps'][-1][0] == record['steps'] and record['overlaps'][-1][1] >= 0.9
+    assert 'the selection had settled after' in (tmp_path / 'whole' / 'pruning.md').read_text()
 
 
-def test_halves_that_see_other_batches_are_trained_and_leave_nothing_else(
-    shards_directory, model_directory, tmp_path
-):
-    values = {
-        'model': model_directory,
-        'shards': shards_directory,
-        'targets': (0.8,),
-        'alpha_steps': 8,
-        'alpha_learning_rate': 0.1,
-        'recovery_steps': 1,
-        'batch_size': 4,
-    }
-    for name, split_half in (('with', True), ('without', False)):
-        prune(fill(PruneRecipe, {**values, 'output': tmp_path / name, 'split_half': split_half}))
-    record, without = (
-        json.loads((tmp_path / name / 'round-1' / 'gates.json').read_text()) for name in ('with', 'without')
-    )
+def test_halves_that_see_other_batches_are_trained_and_leave_nothing_else(pruned, pruned_run, tmp_path):
+    pruned(targets=[0.8], split_half=False)
+    one, other = (output / 'round-1' for output in (pruned_run[0], tmp_path / 'run'))
+    record, without = (json.loads((directory / 'gates.json').read_text()) for directory in (one, other))
     correlations = record['split_half']
     assert all(-1 <= correlations[letter] <= 1 for letter in 'hkvf') and correlations['f'] != 1
     empty = {'split_half': correlations, 'split_half_error': record['split_half_error']}
-    assert {**without, **empty} == record
-    one, other = ((tmp_path / name / 'round-1') for name in ('with', 'without'))
+    assert {**without, **empty} == record and without['split_half'] == dict.fromkeys('hakvf')
     assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
     for name in ('alphas.npz', 'model/model.params'):
         assert (one / name).read_bytes() == (other / name).read_bytes()
