@@ -69,19 +69,6 @@ def test_only_f_is_emptied_and_only_where_asked(architecture, seed, multiple_of)
             )
 
 
-@given(ARCHITECTURES, COSTS, st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
-def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, other):
-    least, whole = reachable_range(architecture, cost, LETTERS)
-    scores = random_scores(architecture, seed)
-    small, large = (
-        select_units(scores, architecture, cost, least + share * (whole - least))
-        for share in sorted((one, other))
-    )
-    assert small.cost <= large.cost
-    for key in architecture.widths():
-        assert set(small.kept[key]) <= set(large.kept[key])
-
-
 @given(ARCHITECTURES, st.integers(1, 4), st.floats(0, 1))
 def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, share):
     least, whole = reachable_range(architecture, ParameterCost(), LETTERS)

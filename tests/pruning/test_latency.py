@@ -7,7 +7,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import network
 
-from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
+from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model
 from gluon_optbert.pruning import latency
 from gluon_optbert.pruning.latency import LatencyRecipe, check_predictions, fit_latency, time_rounds
 
@@ -44,13 +44,6 @@ def test_the_error_is_that_of_networks_that_were_not_fitted(linear, tmp_path):
     linear[1] = 2.0  # the second network is in the half that is held out
     errors = fit_latency(recipe_of(tmp_path / 'latency.json'))['relative_error']
     assert errors['largest'] == pytest.approx(0.5, abs=1e-6)
-
-
-def test_features_are_sums_over_layers():
-    both = latency_features(network((2, 4, 6, 20), (1, 3, 3, 0)))
-    one, other = latency_features(network((2, 4, 6, 20))), latency_features(network((1, 3, 3, 0)))
-    assert both == {name: one[name] + other[name] - (name == 'network') for name in LATENCY_FEATURES}
-    assert both['blocks'] == 1 and both['h a k'] == 8 * (8 + 3)
 
 
 @pytest.mark.parametrize('spoil', ['', '[]', '{"coefficients": {}, "batch": 1, "length": 1}', 'negative'])
