@@ -24,7 +24,7 @@ from ..reporting.figures import STYLE, look, save
 from ..reporting.figures import plain as plain_text
 from ..reporting.page import Section, element, joined, note, picture, table
 from ..reporting.sections import Reader
-from ..runs.display import markdown_table
+from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import NOTE, RESULT, exceeds, score_text
 from .rows import FORMAT, TABLE_PLAN, row_names, slug_of, task_names
@@ -227,7 +227,7 @@ def tuning_text(result: FineTuningResult) -> str:
     rates = ', '.join(f'{one.learning_rate:g}' for one in result.tried)
     chosen = f' (the best of {rates} on the set that is scored)' if rates else ''
     return (
-        f'{result.samples["train"]:,} instances, {recipe["epochs"]} epochs, batches of '
+        f'{result.samples["train"]:,} instances, {number_of(recipe["epochs"], "epoch")}, batches of '
         f'{recipe["batch_size"]}, learning rate {recipe["learning_rate"]:g}{chosen}, {recipe["precision"]}'
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.cutting.baselines import (
     fisher_scores,
     layers_to_keep,
@@ -21,8 +22,6 @@ from gluon_optbert.cutting.baselines import (
     select_layers,
     select_uniform,
 )
-from gluon_optbert.cutting.selection import keep_all
-from gluon_optbert.cutting.shrink import cut
 
 COST = ParameterCost()
 
@@ -66,6 +65,19 @@ def test_blocks_stay_where_the_named_architecture_has_them(count):
     assert selection.architecture(bert_base()) == wanted and selection.cost == COST.cost(wanted)
 
 
+def test_later_rounds_spread_over_what_the_earlier_ones_left():
+    """Half of twelve, in one round and by way of ten: the first is even, the second is not."""
+    ten = layers_to_keep(12, 10, 'alternate')
+    twice = [ten[i] for i in layers_to_keep(10, 6, 'alternate')]
+    assert layers_to_keep(12, 6, 'alternate') == [0, 2, 4, 7, 9, 11] != twice == [0, 2, 5, 6, 9, 11]
+    wanted = bert_base().with_widths({'f4': 0, 'f10': 0})
+    begun = select_blocks(bert_base(), COST, COST.cost(wanted)).architecture(bert_base())
+    assert begun == wanted
+    wanted = wanted.with_widths({'f1': 0, 'f3': 0, 'f7': 0, 'f9': 0})
+    assert select_blocks(begun, COST, COST.cost(wanted)).architecture(begun) == wanted
+    assert wanted != resolve('undivided_every_2')
+
+
 def test_targets_out_of_reach_are_refused():
     with pytest.raises(ValueError, match='cannot be reached by pruning f uniformly'):
         select_uniform(random_scores(network(), 0), network(), COST, 1.0, prune='f')
@@ -76,26 +88,39 @@ def test_targets_out_of_reach_are_refused():
 
 
 def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit():
-    architecture = network((2, 3, 5, 7), h=6)
-    parameters = random_parameters(architecture)
+    architecture = network((2, 3, 5, 7))
+    parameters, cell = random_parameters(architecture), 'encoder.transformer_cells.0.'
     scores = magnitude_scores(parameters, architecture)
+    parts = {name[len(cell) :]: value for name, value in parameters.items() if name.startswith(cell)}
+    rows = {'a0': [3, 4, 5], 'k0': [1, 4]}  # of unit 1, in Q and K
+    for key, wide in (('a0', [5, 6, 7, 8, 9]), ('k0', []), ('v0', [1, 6]), ('f0', [1])):
+        leave = [
+            parts[f'attention_cell.proj_{name}.{kind}'][rows[key]]
+            for name in ('query', 'key')
+            for kind in ('weight', 'bias')
+            if key in rows
+        ]
+        row, column = ('ffn.ffn_1', 'ffn.ffn_2') if key == 'f0' else ('attention_cell.proj_value', 'proj')
+        leave += [
+            parts[row + '.weight'][wide],
+            parts[row + '.bias'][wide],
+            parts[column + '.weight'][:, wide],
+        ]
+        values = np.concatenate([part.reshape(-1) for part in leave]).astype(np.float64)
+        assert scores[key][1] == pytest.approx(np.sqrt(np.square(values).mean()), rel=1e-6), key
 
-    def squares_and_count(tensors):
-        return sum(np.square(value, dtype=np.float64).sum() for value in tensors), sum(map(np.size, tensors))
 
-    whole = squares_and_count(parameters.values())
-    for key in ('h', 'a0', 'k0', 'v0', 'f0'):
-        selection = keep_all(architecture, COST)
-        selection.kept[key] = np.delete(selection.kept[key], 1)
-        left, _ = cut(parameters, architecture, selection)
-        if key == 'k0':  # a cut of keys scales the queries that stay
-            for kind in ('weight', 'bias'):
-                left[f'encoder.transformer_cells.0.attention_cell.proj_query.{kind}'] *= np.sqrt(3 / 2)
-        squares, count = np.subtract(whole, squares_and_count(left.values()))
-        if key == 'h':  # a square matrix of hidden units counts where its row and its column meet twice
-            for name in ('pooler.weight', 'decoder.0.weight'):
-                squares, count = squares + parameters[name][1, 1] ** 2, count + 1
-        assert scores[key][1] == pytest.approx(np.sqrt(squares / count), rel=1e-4), key
+def test_magnitude_of_a_hidden_unit_counts_what_it_has_on_both_sides(architecture=network(h=3)):
+    parameters, table = random_parameters(architecture), parameter_table(architecture)
+    scores = magnitude_scores(parameters, architecture)['h']
+    for unit in range(3):
+        squares, count = 0.0, 0
+        for name, value in parameters.items():
+            for axis, keys in enumerate(table[name].axes):
+                if keys == ('h',):
+                    part = np.take(value, unit, axis=axis)
+                    squares, count = squares + np.square(part, dtype=np.float64).sum(), count + part.size
+        assert scores[unit] == pytest.approx(np.sqrt(squares / count), rel=1e-4)
 
 
 # Fisher information

@@ -21,18 +21,23 @@ def correlated(tokens, width):
     return GENERATOR.standard_normal((tokens, width)) @ GENERATOR.standard_normal((width, width))
 
 
-def test_score_bases_keep_every_score_and_put_the_best_directions_first():
+def test_score_bases_keep_every_score_and_make_both_moments_the_same_diagonal():
     queries, keys = correlated(500, 6), correlated(500, 6)
     query_basis, key_basis = score_bases(queries.T @ queries / 500, keys.T @ keys / 500)
     turned_queries, turned_keys = queries @ query_basis, keys @ key_basis
-    scores = queries @ keys.T
-    np.testing.assert_allclose(turned_queries @ turned_keys.T, scores, atol=1e-8)
+    np.testing.assert_allclose(turned_queries @ turned_keys.T, queries @ keys.T, atol=1e-8)
     for turned in (turned_queries, turned_keys):
         moments = turned.T @ turned / 500
         strength = np.diag(moments)
         assert np.all(np.diff(strength) < 0)
         np.testing.assert_allclose(moments, np.diag(strength), atol=1e-4 * strength[0])
-    error = np.linalg.norm(turned_queries[:, :3] @ turned_keys[:, :3].T - scores)
+
+
+def test_first_directions_are_the_best_scores_of_their_rank():
+    queries, keys = correlated(500, 6), correlated(500, 6)
+    query_basis, key_basis = score_bases(queries.T @ queries / 500, keys.T @ keys / 500)
+    scores = queries @ keys.T
+    error = np.linalg.norm(queries @ query_basis[:, :3] @ (keys @ key_basis[:, :3]).T - scores)
     best = np.sqrt((np.linalg.svd(scores, compute_uv=False)[3:] ** 2).sum())
     np.testing.assert_allclose(error, best, rtol=1e-4)
 
@@ -63,7 +68,11 @@ def test_rotation_changes_only_the_heads():
     }
     rotated = rotate_heads(parameters, architecture, moments)
     changed = {name for name in parameters if not np.array_equal(parameters[name], rotated[name])}
-    assert changed and all('proj' in name and not name.endswith('0.proj.bias') for name in changed)
+    assert changed and all('proj' in name for name in changed)
+    assert {name: value.shape for name, value in rotated.items()} == {
+        name: value.shape for name, value in parameters.items()
+    }
+    assert not any(name.endswith('transformer_cells.0.proj.bias') for name in changed)
 
 
 # Least squares
@@ -81,21 +90,37 @@ def in_pieces(regression, inputs, targets, sizes=(1, 150, 249)):
 
 def test_balanced_heads_compute_the_same_with_equal_norms():
     architecture = network((2, 3, 5, 4), (1, 4, 2, 0))
-    parameters, inputs = random_parameters(architecture), random_inputs(architecture)
-    attention = 'encoder.transformer_cells.{}.attention_cell.proj_{}.weight'
-    parameters[attention.format(0, 'value')] *= np.float32(100) ** GENERATOR.uniform(-1, 1, (10, 1))
-    parameters[attention.format(0, 'query')][1] = 0  # a unit that says nothing stays as it is
-    balanced = balance_heads(parameters, architecture)
+    parameters = random_parameters(architecture)
+    scale = np.float32(100) ** GENERATOR.uniform(-1, 1, 10).astype(np.float32)
+    cell = 'encoder.transformer_cells.0.'
+    for name, factor in (('attention_cell.proj_value', scale), ('proj', 1 / scale)):
+        factor = factor[:, np.newaxis] if name != 'proj' else factor
+        parameters[f'{cell}{name}.weight'] = parameters[f'{cell}{name}.weight'] * factor
+    parameters[f'{cell}attention_cell.proj_value.bias'] = (
+        parameters[f'{cell}attention_cell.proj_value.bias'] * scale
+    )
+    parameters[f'{cell}attention_cell.proj_query.weight'][1] = 0  # a unit that says nothing stays as it is
+    balanced, inputs = balance_heads(parameters, architecture), random_inputs(architecture)
     before, after = (outputs_of(build(architecture, values), inputs) for values in (parameters, balanced))
     for name, wanted in before.items():
         np.testing.assert_allclose(after[name], wanted, atol=1e-5 * np.abs(wanted).max())  # float32
     for i in range(len(architecture.layers)):
-        query, key, value = (
-            np.linalg.norm(balanced[attention.format(i, name)], axis=1) for name in ('query', 'key', 'value')
-        )
-        columns = np.linalg.norm(balanced[f'encoder.transformer_cells.{i}.proj.weight'], axis=0)
-        np.testing.assert_allclose(value, columns, rtol=1e-5)
-        np.testing.assert_allclose(query[query > 0], key[query > 0], rtol=1e-5)
+        cell = f'encoder.transformer_cells.{i}.'
+        rows = {
+            name: np.linalg.norm(balanced[f'{cell}attention_cell.proj_{name}.weight'], axis=1)
+            for name in ('query', 'key', 'value')
+        }
+        columns = np.linalg.norm(balanced[cell + 'proj.weight'], axis=0)
+        np.testing.assert_allclose(rows['value'], columns, rtol=1e-5)
+        used = rows['query'] > 0
+        np.testing.assert_allclose(rows['query'][used], rows['key'][used], rtol=1e-5)
+
+
+def test_dense_regression_finds_the_layer_that_made_the_targets():
+    regression = in_pieces(DenseRegression(5, 3), INPUTS, INPUTS @ WEIGHT.T + BIAS)
+    weight, bias = regression.solve(np.zeros((3, 5)), np.zeros(3), ridge=1e-9)
+    np.testing.assert_allclose(weight, WEIGHT, atol=1e-6)
+    np.testing.assert_allclose(bias, BIAS, atol=1e-6)
 
 
 @pytest.mark.parametrize('deviation', [3e-2, 3e-3])
@@ -124,11 +149,14 @@ def test_dense_regression_is_the_ridge_of_its_formula():
     np.testing.assert_allclose(bias, targets.mean(axis=0) - wanted.T @ INPUTS.mean(axis=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize('kind', [DenseRegression, ScaleRegression])
-def test_regression_keeps_the_weights_where_no_token_was_counted(kind):
-    regression = kind(5, 3) if kind is DenseRegression else kind(5)
+def test_dense_regression_keeps_the_weights_where_inputs_say_nothing():
+    regression = DenseRegression(5, 3)
     kept = regression.solve(WEIGHT, BIAS)
     assert kept[0] is WEIGHT and kept[1] is BIAS
+    regression.add(np.ones((7, 5)), np.full((7, 3), 4.0))
+    weight, bias = regression.solve(WEIGHT, BIAS)
+    np.testing.assert_allclose(np.ones(5) @ weight.T + bias, np.full(3, 4.0), rtol=1e-6)
+    assert weight is WEIGHT
 
 
 @pytest.mark.parametrize('tokens', [1, 50, 4000])
@@ -156,6 +184,14 @@ def test_two_workers_shares_solve_as_one():
     both = shares[0].solve(WEIGHT, BIAS, total=lambda array: array + next(others))
     for value, wanted in zip(both, one):
         np.testing.assert_allclose(value, wanted, rtol=1e-6)
+
+
+def test_scale_regression_finds_gamma_and_beta():
+    gamma, beta = np.array([2.0, -1, 0.5, 3, 1]), np.arange(5.0)
+    regression = in_pieces(ScaleRegression(5), INPUTS, INPUTS * gamma + beta)
+    found_gamma, found_beta = regression.solve(np.ones(5), np.zeros(5), ridge=1e-9)
+    np.testing.assert_allclose(found_gamma, gamma, atol=1e-6)
+    np.testing.assert_allclose(found_beta, beta, atol=1e-6)
 
 
 def test_scale_regression_draws_all_units_by_their_mean_variance():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.networks import ARCHITECTURES
-from helpers.tiny import network
+from helpers.tiny import network, random_alphas
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.baselines import random_scores
-from gluon_optbert.cutting.selection import Selection, read_selection, select_units, survivors
+from gluon_optbert.cutting.selection import Selection, read_selection, select_units, survivors, truncate
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
@@ -26,25 +26,37 @@ def reachable_range(architecture, cost, prune):
 
 
 @given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1.1))
-def test_the_smallest_scores_of_all_widths_go_until_the_target_is_met(architecture, cost, prune, seed, share):
-    """The best unit of every width stays, and so do widths that are not pruned."""
+def test_selection_lands_at_most_one_unit_below_the_target(architecture, cost, prune, seed, share):
     least, whole = reachable_range(architecture, cost, prune)
     target = least + share * (whole - least)
     scores = random_scores(architecture, seed)
     selection = select_units(scores, architecture, cost, target, prune=prune)
     left = selection.architecture(architecture)
     assert selection.cost == cost.cost(left) <= target and selection.target == target
-    gone, spared = [], []
+    if left == architecture:
+        return
+    # the unit that went last is the best of those that went, and with it the target would be missed
+    gone = {
+        key: np.setdiff1d(np.arange(width), selection.kept[key])
+        for key, width in architecture.widths().items()
+    }
+    last = max((scores[key][i], key) for key, indices in gone.items() for i in indices)[1]
+    assert cost.cost(left.with_widths({last: left.widths()[last] + 1})) > target
+
+
+@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1))
+def test_selection_empties_no_width_and_keeps_the_others_whole(architecture, cost, prune, seed, share):
+    least, whole = reachable_range(architecture, cost, prune)
+    scores = random_scores(architecture, seed)
+    selection = select_units(scores, architecture, cost, least + share * (whole - least), prune=prune)
     for key, width in architecture.widths().items():
         kept = selection.kept[key]
-        assert np.all(np.diff(kept) > 0) and (len(kept) == width or key[0] in prune)
-        assert not width or np.argmax(scores[key]) in kept
-        gone += [(scores[key][i], key) for i in np.setdiff1d(np.arange(width), kept)]
-        spared += [scores[key][i] for i in kept if key[0] in prune and i != np.argmax(scores[key])]
-    if gone:
-        score, key = max(gone)  # went last: with it the target would be missed
-        assert score <= min(spared, default=score)
-        assert cost.cost(left.with_widths({key: left.widths()[key] + 1})) > target
+        if key[0] not in prune or width <= 1:
+            assert list(kept) == list(range(width))
+        else:
+            assert len(kept) >= 1 and np.all(np.diff(kept) > 0) and np.argmax(scores[key]) in kept
+            gone = np.setdiff1d(np.arange(width), kept)
+            assert not len(gone) or scores[key][gone].max() <= scores[key][kept].min()
 
 
 @given(ARCHITECTURES, st.integers(0, 2**31), st.integers(1, 4))
@@ -69,6 +81,19 @@ def test_only_f_is_emptied_and_only_where_asked(architecture, seed, multiple_of)
             )
 
 
+@given(ARCHITECTURES, COSTS, st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
+def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, other):
+    least, whole = reachable_range(architecture, cost, LETTERS)
+    scores = random_scores(architecture, seed)
+    small, large = (
+        select_units(scores, architecture, cost, least + share * (whole - least))
+        for share in sorted((one, other))
+    )
+    assert small.cost <= large.cost
+    for key in architecture.widths():
+        assert set(small.kept[key]) <= set(large.kept[key])
+
+
 @given(ARCHITECTURES, st.integers(1, 4), st.floats(0, 1))
 def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, share):
     least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
@@ -82,6 +107,26 @@ def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, shar
         assert left in (1, width) or left % (1 if key[0] == 'a' else multiple_of) == 0
         gone = np.setdiff1d(np.arange(width), selection.kept[key])
         assert not len(gone) or scores[key][gone].max() <= scores[key][selection.kept[key]].min()
+
+
+def test_the_smallest_units_of_all_widths_go_first():
+    architecture = network()
+    scores = {key: 1 + np.arange(width) / 100 for key, width in architecture.widths().items()}
+    scores['v1'][2], scores['f0'][7], scores['h'][3] = 0.1, 0.2, 0.3
+    whole = ParameterCost().cost(architecture)
+    for count, expected in (
+        (1, {'v1': [2]}),
+        (2, {'v1': [2], 'f0': [7]}),
+        (3, {'v1': [2], 'f0': [7], 'h': [3]}),
+    ):
+        left = architecture.with_widths({key: architecture.widths()[key] - 1 for key in expected})
+        selection = select_units(scores, architecture, ParameterCost(), ParameterCost().cost(left))
+        gone = {
+            key: list(np.setdiff1d(np.arange(width), selection.kept[key]))
+            for key, width in architecture.widths().items()
+            if len(selection.kept[key]) < width
+        }
+        assert gone == expected and len(gone) == count and selection.cost < whole
 
 
 def test_equal_scores_go_by_the_order_of_widths_and_units():
@@ -103,10 +148,26 @@ def test_survivors_are_counted_in_the_network_that_was_there_first():
     assert (list(units), layers) == ([2, 5], [2, 3])
 
 
-def test_selection_survives_its_file(tmp_path):
-    selection = Selection({'h': np.arange(3), 'f0': np.arange(0)}, 7.5, 8.0, layers=(0, 2))
-    (tmp_path / 'selection.json').write_text(json.dumps(selection.to_dict()))
-    assert read_selection(tmp_path / 'selection.json').to_dict() == selection.to_dict()
+def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
+    architecture = network()
+    alphas = random_alphas(architecture)
+    selection = select_units(alphas, architecture, ParameterCost(), 0.5 * ParameterCost().cost(architecture))
+    for key, values in truncate(alphas, selection).items():
+        assert list(np.flatnonzero(values)) == list(selection.kept[key])
+        assert np.array_equal(values[selection.kept[key]], alphas[key][selection.kept[key]])
+        assert values.dtype == alphas[key].dtype
+
+
+@given(ARCHITECTURES, st.integers(0, 2**31))
+def test_selection_survives_its_file(tmp_path_factory, architecture, seed):
+    least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
+    scores = random_scores(architecture, seed)
+    selection = select_units(scores, architecture, ParameterCost(), (least + whole) / 2)
+    path = tmp_path_factory.getbasetemp() / 'selection.json'
+    path.write_text(json.dumps(selection.to_dict()))
+    again = read_selection(path)
+    assert again.to_dict() == selection.to_dict()
+    assert again.architecture(architecture) == selection.architecture(architecture)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +180,21 @@ def test_file_that_is_no_selection_is_refused_by_name(tmp_path, content):
         read_selection(path)
 
 
+@pytest.mark.parametrize('target', [float('nan'), -1.0, 0.0, float('-inf')])
+def test_target_that_is_no_cost_is_refused(target):
+    with pytest.raises(ValueError, match='target'):
+        select_units(random_scores(network(), 1), network(), ParameterCost(), target)
+
+
 def test_what_cannot_be_selected_by_is_named():
     architecture, cost, scores = network(), ParameterCost(), random_scores(network(), 1)
     least = reachable_range(architecture, cost, 'f')[0]
     assert select_units(scores, architecture, cost, least, prune='f').cost == least
-    for target in (least - 1, -1.0, float('-inf'), float('nan')):
-        with pytest.raises(ValueError, match='^target '):
-            select_units(scores, architecture, cost, target, prune='f')
-    with pytest.raises(ValueError, match='letters hakvf'):
-        select_units(scores, architecture, cost, 1e9, prune='hax')
+    with pytest.raises(ValueError, match=f'target {least - 1:.6g} parameters cannot be reached by pruning f'):
+        select_units(scores, architecture, cost, least - 1, prune='f')
+    for prune in ('', 'hax'):
+        with pytest.raises(ValueError, match='letters hakvf'):
+            select_units(scores, architecture, cost, 1e9, prune=prune)
     scores['f0'] = scores['f0'][:-1]
     scores['h'][2], scores['v0'][0] = np.nan, np.inf
     del scores['k1']

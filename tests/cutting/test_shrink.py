@@ -7,6 +7,7 @@ import pytest
 from helpers.examples import examples
 from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from helpers.tiny import (
+    TOKENS,
     network,
     outputs_of,
     random_alphas,
@@ -22,15 +23,22 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, cut_tokens, fold, reordered, shrink, without_gates
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.mxnet_network import import_symbol
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
 
 
-def gated_outputs(architecture, parameters, alphas, inputs, *, hybrid=True, **options):
+def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
+    if selection is not None:  # a layer without filters has no block, and no LayerNorm of one
+        emptied = {key: 0 for key, kept in selection.kept.items() if key[0] == 'f' and not len(kept)}
+        architecture = architecture.with_widths(emptied)
     left = {name: parameters[name] for name in network_shapes(architecture)}
-    model = build(architecture, left, gated=True, **options)
+    model = build(architecture, left, gated=True, trainable=trainable)
     model.hybridize(hybrid)
     model.gates.set({key: alphas[key] for key in model.gates.parameters})
     return outputs_of(model, inputs)
@@ -44,32 +52,109 @@ def without(outputs, selection):
     }
 
 
-@given(NETWORKS, LETTERS, SEEDS, st.sampled_from(H_GATES), st.booleans())
-@examples(25)
-def test_gated_network_equals_folded_network(architecture, letters, seed, h_gate, trainable):
-    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
-    alphas = random_alphas(architecture, seed + 1, letters=letters)
-    gated = gated_outputs(architecture, parameters, alphas, inputs, h_gate=h_gate, trainable=trainable)
-    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas, h_gate=h_gate)), inputs)
-    assert relative_difference(folded, gated) <= TOLERANCE
-
-
-@given(NETWORKS, LETTERS, SEEDS, *[st.booleans()] * 3)
-@examples(60)
-def test_gated_network_with_zeros_equals_shrunk_network(
-    architecture, letters, seed, trainable, hybrid, drop_block
-):
-    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
-    alphas = random_alphas(architecture, seed + 1, letters=letters)
-    selection, gated = random_selection(architecture, seed + 2, letters=letters), architecture
-    if drop_block:  # a layer without filters has no block, and no LayerNorm of one
-        selection.kept['f0'], gated = np.zeros(0, dtype=int), architecture.with_widths({'f0': 0})
-    options = {'trainable': trainable, 'hybrid': hybrid}
-    wanted = gated_outputs(gated, parameters, truncate(alphas, selection), inputs, **options)
+def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs, **options):
+    """Returns the smaller parameters and architecture."""
+    gated = gated_outputs(
+        architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options
+    )
     smaller, left = shrink(parameters, architecture, alphas, selection)
     assert {name: value.shape for name, value in smaller.items()} == network_shapes(left)
     shrunk = outputs_of(build(left, smaller), inputs)
-    assert relative_difference(shrunk, without(wanted, selection)) <= TOLERANCE
+    assert relative_difference(shrunk, without(gated, selection)) <= TOLERANCE
+    return smaller, left
+
+
+@given(NETWORKS, LETTERS, SEEDS)
+@examples(25)
+def test_gated_network_equals_folded_network(architecture, letters, seed):
+    parameters, alphas = (
+        random_parameters(architecture, seed),
+        random_alphas(architecture, seed + 1, letters=letters),
+    )
+    inputs = random_inputs(architecture, seed=seed)
+    gated = gated_outputs(architecture, parameters, alphas, inputs)
+    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
+    assert relative_difference(folded, gated) <= TOLERANCE
+
+
+@given(NETWORKS, SEEDS, st.booleans())
+@examples(25)
+def test_network_gated_as_in_table_5_equals_the_folded_one(architecture, seed, trainable):
+    parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1)
+    inputs = random_inputs(architecture, seed=seed)
+    model = build(architecture, parameters, gated=True, h_gate='table5', trainable=trainable)
+    model.gates.set({key: alphas[key] for key in model.gates.parameters})
+    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas, h_gate='table5')), inputs)
+    assert relative_difference(folded, outputs_of(model, inputs)) <= TOLERANCE
+
+
+def test_folding_as_in_table_5_scales_columns_and_rows_of_the_blocks_and_nothing_else():
+    architecture = network((2, 3, 4, 8), (1, 2, 2, 0))
+    parameters = random_parameters(architecture)
+    alphas = {key: np.ones(width) for key, width in architecture.widths().items()}
+    alphas['h'] = np.linspace(0.5, 2, architecture.h)
+    folded = fold(parameters, architecture, alphas, h_gate='table5')
+    ratios = {name: folded[name] / parameters[name] for name in folded}
+    changed = {name for name, ratio in ratios.items() if not np.allclose(ratio, 1)}
+    blocks = ['attention_cell.proj_query.weight', 'attention_cell.proj_key.weight']
+    blocks += ['attention_cell.proj_value.weight', 'proj.weight', 'proj.bias']
+    wanted = {f'encoder.transformer_cells.{i}.{name}' for i in (0, 1) for name in blocks}
+    feed = [f'encoder.transformer_cells.0.ffn.ffn_{part}' for part in ('1.weight', '2.weight', '2.bias')]
+    assert changed == wanted | set(feed)
+    for name in changed:
+        column = 'attention_cell' in name or 'ffn_1' in name
+        gate = alphas['h'] if column or name.endswith('bias') else alphas['h'][:, None]
+        assert np.allclose(ratios[name], np.broadcast_to(gate, ratios[name].shape), rtol=1e-5)
+
+
+@given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
+@examples(60)
+def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):
+    parameters = random_parameters(architecture, seed)
+    alphas = random_alphas(architecture, seed + 1, letters=letters)
+    selection = random_selection(architecture, seed + 2, letters=letters)
+    assert_gated_equals_shrunk(
+        architecture,
+        parameters,
+        alphas,
+        selection,
+        random_inputs(architecture, seed=seed),
+        trainable=trainable,
+        hybrid=hybrid,
+    )
+
+
+@pytest.mark.parametrize('trainable', [True, False])
+def test_layer_left_without_filters_loses_its_block(trainable):
+    architecture = network((2, 3, 4, 8), (1, 2, 2, 5))
+    selection = random_selection(architecture, 3)
+    selection.kept['f0'] = np.zeros(0, dtype=int)
+    smaller, left = assert_gated_equals_shrunk(
+        architecture,
+        random_parameters(architecture),
+        random_alphas(architecture),
+        selection,
+        random_inputs(architecture),
+        trainable=trainable,
+    )
+    assert left.layers[0].f == 0 and not any('cells.0.ffn' in name for name in smaller)
+
+
+@pytest.mark.parametrize(
+    'start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised']
+)
+def test_gated_equals_shrunk_round_after_round(start):
+    architecture, parameters = start, random_parameters(start)
+    for number in range(3):
+        selection = random_selection(architecture, number)
+        parameters, architecture = assert_gated_equals_shrunk(
+            architecture,
+            parameters,
+            random_alphas(architecture, number),
+            selection,
+            random_inputs(architecture, seed=number),
+        )
+    assert architecture != start
 
 
 @given(NETWORKS, SEEDS)
@@ -100,6 +185,42 @@ def test_cutting_copies_and_leaves_its_input_alone():
         assert value.flags['C_CONTIGUOUS'] and value.dtype == np.float32
         value[...] = 7
     assert all(np.array_equal(value, before[name]) for name, value in parameters.items())
+
+
+def test_queries_take_up_the_scale_that_lost_keys_leave():
+    """Of four keys one is left, so 1/sqrt(4) in the scores becomes 1/sqrt(1): queries are halved."""
+    architecture = network((1, 4, 4, 4))
+    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
+    kept['k0'] = np.array([2])
+    parameters = random_parameters(architecture)
+    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
+    name = 'encoder.transformer_cells.0.attention_cell.proj_{}.weight'
+    np.testing.assert_array_equal(left[name.format('query')], parameters[name.format('query')][2:3] / 2)
+    np.testing.assert_array_equal(left[name.format('key')], parameters[name.format('key')][2:3])
+
+
+@given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
+@examples(12)
+def test_gated_network_equals_the_export_after_several_rounds(
+    tmp_path_factory, architecture, letters, seed, rounds
+):
+    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
+    for number in range(rounds):
+        before, selection = architecture, random_selection(architecture, seed + number, letters=letters)
+        gated = gated_outputs(
+            architecture,
+            parameters,
+            truncate(random_alphas(architecture, seed, letters=letters), selection),
+            inputs,
+            selection=selection,
+        )
+        parameters, architecture = shrink(
+            parameters, before, random_alphas(before, seed, letters=letters), selection
+        )
+    place = tmp_path_factory.mktemp('export') / 'deploy'
+    export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
+    exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
+    assert relative_difference(exported, without(gated, selection)) <= TOLERANCE
 
 
 def test_shrinking_holds_no_second_set_of_the_parameters():
@@ -180,6 +301,13 @@ def test_rows_of_tokens_that_stay_are_kept_and_all_else_is_as_it_was(architectur
     for name, value in parameters.items():
         wanted = value[kept] if name in with_tokens else value
         assert np.array_equal(left[name], wanted), name
+
+
+def test_every_parameter_that_grows_with_the_vocabulary_is_cut():
+    small, large = (network_shapes(network(vocab_size=size)) for size in (11, 12))
+    grown = {name for name in small if small[name] != large[name]}
+    left, _ = cut_tokens(random_parameters(network(vocab_size=12)), network(vocab_size=12), np.arange(11))
+    assert grown == {name for name, value in left.items() if value.shape != large[name]}
 
 
 @pytest.mark.parametrize(

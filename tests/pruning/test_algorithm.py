@@ -24,6 +24,8 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import summary
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.text.batches import stream
+from gluon_optbert.training import pretrain as pretraining
 
 ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
@@ -190,3 +192,16 @@ def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, sh
     card = model_card(CardFacts(rows[1].architecture, PRETRAINING, 'encoder', 'mxnet', {}, lineage=lineage))
     assert lineage.pruning.again and 'Pruned again in 1 round' in card
     assert '| before the last pruning |' in card
+
+
+def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directory, tmp_path, monkeypatch):
+    start = write_saved_model(tmp_path / 'start', progress={'step': 30, 'earlier_steps': 70})
+    begun = []
+
+    def recorded(shards, *, start, batch_size, **settings):
+        begun.append((start, batch_size))
+        return stream(shards, start=start, batch_size=batch_size, **settings)
+
+    monkeypatch.setattr(pretraining, 'stream', recorded)
+    prune(recipe_for(shards_directory, start, tmp_path / 'run', split_half=False))
+    assert begun == [(100, 8), (103, 8), (107, 8), (110, 8)]  # gates of 3 steps, recovery of 4, twice

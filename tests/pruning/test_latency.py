@@ -7,7 +7,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import network
 
-from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model
+from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.pruning import latency
 from gluon_optbert.pruning.latency import LatencyRecipe, check_predictions, fit_latency, time_rounds
 
@@ -79,3 +79,10 @@ def test_finished_run_compares_predicted_with_measured_latency(pruned, tmp_path)
     cost, networks = LatencyCost.read(path), [row.architecture for row in rows]
     again = check_predictions(cost, networks, time_rounds(networks, 8, cost))
     assert again['finished']['predicted_ms'] == finished and again['finished']['measured_ms'] > 0
+
+
+def test_features_are_sums_over_layers():
+    both = latency_features(network((2, 4, 6, 20), (1, 3, 3, 0)))
+    one, other = latency_features(network((2, 4, 6, 20))), latency_features(network((1, 3, 3, 0)))
+    assert both == {name: one[name] + other[name] - (name == 'network') for name in LATENCY_FEATURES}
+    assert both['blocks'] == 1 and both['h a k'] == 8 * (8 + 3)

@@ -9,6 +9,7 @@ import pytest
 from helpers.networks import UNEVEN, random_batches
 from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
 from helpers.tiny import network, random_parameters, random_selection, saved_model
+from mxnet import autograd
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import PARTS
@@ -23,13 +24,16 @@ from gluon_optbert.deployment.verify import (
     stages_table,
     verify,
 )
-from gluon_optbert.network.running import squared_errors
+from gluon_optbert.network.inputs import TOKEN_INPUTS
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import feed_of, squared_errors
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning import algorithm
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.repairs import reconstruct, rotated
 from gluon_optbert.runs.progress import CUT, Progress
+from gluon_optbert.training.distillation import OF_STATES
 from gluon_optbert.training.distributed import Workers
 
 WORKERS = Workers()
@@ -283,3 +287,35 @@ def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model
     for one, other in zip(read[32], read[128]):
         assert np.array_equal(one.input_ids, other.input_ids)
     assert len(read[32]) == len(read[128])
+
+
+def gradient_norm(saved):
+    """Of the summed squares of the last states, towards all parameters of the encoder."""
+    network = build(saved.architecture, saved.parameters, **OF_STATES)
+    (batch,) = random_batches(saved.architecture, 1, seed=4)
+    feed = feed_of(batch, TOKEN_INPUTS).values()
+    with autograd.record():
+        loss = (network(*feed)[0][-1] ** 3).sum()
+    loss.backward()
+    encoder = network.encoder.collect_params().values()
+    gradients = [parameter.grad() for parameter in encoder if parameter.grad_req != 'null']
+    return float(np.sqrt(sum((gradient**2).sum().asscalar() for gradient in gradients)))
+
+
+def test_gradients_of_a_rotated_and_fitted_network_are_as_large_as_before():
+    """Whitened values alone would leave most of the scale in P."""
+    whole = saved(network((2, 3, 4, 16), (2, 3, 4, 16)), 1)
+    for i in range(2):  # values that are small where they are read, as in a trained network
+        name = f'encoder.transformer_cells.{i}.attention_cell.proj_value.weight'
+        whole.parameters[name] = whole.parameters[name] * np.float32(0.05)
+    turned = rotated(whole, random_batches(whole.architecture, 6), WORKERS)
+    fitted = reconstruct(
+        whole,
+        turned,
+        keep_all(whole.architecture, ParameterCost()),
+        random_batches(whole.architecture, 6),
+        workers=WORKERS,
+    )
+    before = gradient_norm(whole)
+    assert before / 2 < gradient_norm(turned) < 2 * before
+    assert before / 2 < gradient_norm(fitted) < 2 * before

@@ -25,6 +25,8 @@ from gluon_optbert.pruning.sentence_objective import SentenceObjective, read_sen
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 
 @pytest.fixture(scope='module')
@@ -164,3 +166,9 @@ def test_queries_are_compared_with_the_documents_of_the_index():
     after = before[:, units] / np.linalg.norm(before[:, units], axis=1, keepdims=True)
     narrower = compare_embeddings(before, after, units)
     assert narrower['cosine'] == pytest.approx(1) and 'query_similarity' not in narrower
+
+
+def test_pretraining_a_query_encoder_makes_it_another_network(run, shards_directory, tmp_path):
+    values = {'model': str(run[0] / 'round-1' / 'model'), 'shards': str(shards_directory), 'steps': 1}
+    pretrain(fill(PretrainRecipe, {**values, 'output': str(tmp_path / 'out'), 'batch_size': 8}))
+    assert read_model(tmp_path / 'out').head.embedding.index == ''

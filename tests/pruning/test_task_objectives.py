@@ -167,7 +167,7 @@ def test_reconstruction_and_rotation_bring_a_task_network_nearer(place, models, 
     assert errors['reconstructed'] < 0.7 * errors['cut'] and verify(VerifyRecipe(run=tmp_path / 'run'))
 
 
-@pytest.mark.parametrize('task, at', [('SST-2', 'gates'), ('sentences', 'recovery')])
+@pytest.mark.parametrize('task, at', [('SST-2', 'gates'), ('SQuAD', 'recovery'), ('sentences', 'recovery')])
 def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, at):
     """The process ends in the second round, a step after a checkpoint."""
     output = tmp_path / task
@@ -463,3 +463,11 @@ def test_scores_of_every_head_are_compared_by_their_divergence():
     value, student, teacher = found(Head('question_answering'), (4, 2))
     wanted = sum(divergence(student[i, : LENGTHS[i]].T, teacher[i, : LENGTHS[i]].T).mean() for i in (0, 2))
     assert value == pytest.approx(wanted, abs=ROUNDING)
+
+
+def test_a_pruned_task_network_is_pruned_and_fine_tuned_further(runs, place, models, tmp_path):
+    again = {**models, 'SST-2': runs[0] / 'SST-2' / 'round-2' / 'model'}
+    rows = prune_task(recipe_for(place, again, 'SST-2', tmp_path / 'again', rounds=1))
+    assert rows[1].flops < rows[0].flops == runs[1]['SST-2'][2].flops
+    result = finetune_glue(finetuning_recipe(again['SST-2'], place / 'glue', tmp_path, epochs=1))
+    assert result.parameters == rows[0].parameters

@@ -106,7 +106,7 @@ def test_average_is_that_of_the_tasks_by_seed(copied):
     assert average.scores == (25.0, 27.0) and average.std == pytest.approx(np.sqrt(2))
     assert row.seconds == 6 * 2 * 60
     text = render(read_results(copied))['table.md']
-    tuned = 'Fine-tuned on SQuAD v2.0: 2,501 instances, 1 epochs, batches of 8, learning rate 3e-05'
+    tuned = 'Fine-tuned on SQuAD v2.0: 2,501 instances, 1 epoch, batches of 8, learning rate 3e-05'
     assert f'{tuned} (the best of 5e-05, 0.01 on the set that is scored), float32.' in text
     assert 'minutes in all.' in text
 
