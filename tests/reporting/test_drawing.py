@@ -70,8 +70,8 @@ def test_paper_lines_are_tables_12_and_7_and_inferred_widths_are_hollow():
     (axes,) = draw_widths('v', paper_networks()).axes
     assert lines(axes) == {
         'BERT-base, 108M': [64] * 12,
-        'optBERT-all, 99M': list(load_table(12).column('v')),
-        'optBERT-all, 88M': list(load_table(7).column('v')),
+        'optBERT-all, 99M': [row['v'] for row in load_table(12).records()],
+        'optBERT-all, 88M': [row['v'] for row in load_table(7).records()],
     }
     assert [list(zip(line.get_xdata(), line.get_ydata())) for line in hollow(axes)] == [[(1, 54)], []]
 
