@@ -178,7 +178,7 @@ def table(argv=None):
             return
         left = run(planned, workers=workers)
         if workers.first and left:
-            print(f'{left} networks are left; go on with --resume')
+            print(f'{left} networks are left, or are made by other processes; go on with --resume')
     if workers.first and is_study:
         written = write_study(recipe.output)
         print(f'wrote {len(written)} files; begin with {written[0]}')

@@ -3,11 +3,13 @@
 A piece is one network with all of its tasks. What is there is done, and what was interrupted continues where
 it stopped. A table may have been moved meanwhile, and keeps its networks. A study removes a network when
 nothing is left to be made of it: scores, selections and recipes say how to make it again, and a study whose
-networks are lost goes on from the rest of its files.
+networks are lost goes on from the rest of its files. Several processes may share a study: each takes the
+pieces that no other has taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from ..finetuning.recipes import SquadRecipe, finetune_glue, finetune_squad
 from ..pruning.algorithm import forget, prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import Display
-from ..runs.files import running, write_file
+from ..runs.files import InUse, running, write_file
 from ..runs.recipe import check_same, differing, save
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
 from ..training.distributed import Workers
@@ -40,48 +42,75 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
     Returns
     -------
     int
-        The pieces that are left, where ``minutes`` ended the run.
+        The pieces that are left: ``minutes`` ended the run, or other processes have taken them.
 
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        Bad input, an output that was begun with other settings, or one that another process is writing.
+        Bad input, an output that was begun with other settings, or a table that another process is writing.
     TrainingDiverged, Interrupted
         From the runs.
     """
-    workers, began, recipe = workers or Workers(), time.monotonic(), plan.recipe
+    workers, recipe = workers or Workers(), plan.recipe
     with running(recipe.output, workers):
         directory = RunDirectory(recipe, may_change=_LATER, name='table ')
         if plan.file is None:
             _check_begun(plan)
         directory.lay_out(workers, plan.write)
-        if workers.first and plan.file is None:
-            _name_new_place(plan)
-        chosen = plan.chosen()
-        left = [network for network in chosen if not plan.done(network)]
-        total = sum(1 + len(plan.tasks_of(network)) for network in chosen)
-        cells = [(network, task) for network in left for task in plan.tasks_of(network)]
-        open_steps = sum(not plan.made(network) for network in left)
-        open_steps += sum(not plan.cell(*cell).exists() for cell in cells)
-        workers.barrier('counted')
-        unit = {'unit': 'cell', 'quiet': not workers.first, 'seconds': 0.0}
-        title = 'study' if plan.file else f'table {recipe.table}'
-        with Display(title, total, start=total - open_steps, **unit) as display:
-            for number, network in enumerate(chosen, 1):
-                name = f'network {number}/{len(chosen)} {network.row.name}'
-                if network in left:
-                    minutes = workers.sum([(time.monotonic() - began) / 60], name=f'minutes {number}')[0]
-                    if recipe.minutes is not None and minutes >= recipe.minutes * workers.size:
-                        return len(left) - left.index(network)
-                    display.title = name
-                    display.advance(_make(plan, network, workers))
-                for task in plan.tasks_of(network):
-                    display.title = f'{name}, {task}'
-                    display.advance(_tune(plan, network, task, workers))
-                if workers.first and plan.file is not None:
-                    _tidy(plan, network)
-                workers.barrier(f'piece {network.place}')
-    return 0
+        if plan.file is None:
+            if workers.first:
+                _name_new_place(plan)
+            return _run_pieces(plan, workers)
+    return _run_pieces(plan, workers)
+
+
+def _run_pieces(plan: Plan, workers: Workers) -> int:
+    """Run all pieces but those of other processes, as far as time allows; how many are left."""
+    began, limit, chosen = time.monotonic(), plan.recipe.minutes, plan.chosen()
+    left = [network for network in chosen if not plan.done(network)]
+    total = sum(1 + len(plan.tasks_of(network)) for network in chosen)
+    cells = [(network, task) for network in left for task in plan.tasks_of(network)]
+    open_steps = sum(not plan.made(network) for network in left)
+    open_steps += sum(not plan.cell(*cell).exists() for cell in cells)
+    workers.barrier('counted')
+    unit = {'unit': 'cell', 'quiet': not workers.first, 'seconds': 0.0}
+    title = 'study' if plan.file else f'table {plan.recipe.table}'
+    waiting, before = chosen, 0
+    with Display(title, total, start=total - open_steps, **unit) as display:
+        while waiting and len(waiting) != before:
+            before, tried, waiting = len(waiting), waiting, []
+            for network in tried:
+                name = f'network {chosen.index(network) + 1}/{len(chosen)} {network.row.name}'
+                minutes = workers.sum([(time.monotonic() - began) / 60], name=f'minutes {name}')[0]
+                if limit is not None and minutes >= limit * workers.size:
+                    return sum(not plan.done(one) for one in left)
+                display.title = name
+                try:
+                    with _claimed(plan, network, workers):
+                        _run_piece(plan, network, workers, display)
+                except InUse:
+                    waiting.append(network)
+    return len(waiting)
+
+
+def _claimed(plan: Plan, network: Network, workers: Workers) -> contextlib.AbstractContextManager[None]:
+    """The right to a piece; of a study, whose pieces several processes share, to all that one run makes."""
+    if plan.file is None:
+        return contextlib.nullcontext()
+    return running((plan.recipe.output / network.place).parent, workers)
+
+
+def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display) -> None:
+    """Make a network and fine-tune it on its tasks, as far as that is left."""
+    name = display.title
+    if not plan.done(network):
+        display.advance(_make(plan, network, workers))
+    for task in plan.tasks_of(network):
+        display.title = f'{name}, {task}'
+        display.advance(_tune(plan, network, task, workers))
+    if workers.first and plan.file is not None:
+        _tidy(plan, network)
+    workers.barrier(f'piece {network.place}')
 
 
 def _make(plan: Plan, network: Network, workers: Workers) -> bool:

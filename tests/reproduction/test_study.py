@@ -15,6 +15,7 @@ from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
 from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_results import Difference, read_study, table_of, write_study
+from gluon_optbert.runs.files import locked
 from gluon_optbert.runs.recipe import RecipeError, fill
 
 FILE = {
@@ -94,7 +95,10 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     monkeypatch.undo()
     for path in list((output / 'networks').rglob('round-*/model')):
         shutil.rmtree(path)  # a machine is lost
-    run(study)
+    with locked(output / 'cells' / 'optbert-all-2'):  # another process has taken these pieces
+        assert run(study) == 2
+    assert not (output / 'cells' / 'optbert-all-2').exists()
+    assert run(study) == 0
     assert scores_of(output) == whole
 
     found = read_study(recipe.output)
