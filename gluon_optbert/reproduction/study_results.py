@@ -6,6 +6,7 @@ and that of the seeds together."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,14 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..architecture.architecture import Architecture
 from ..architecture.paper import load_table
 from ..finetuning.result import FineTuningResult
-from ..reporting.figures import STYLE, look, save
+from ..pruning.report import widths_line
+from ..reporting.figures import STYLE, draw_widths, look, save
 from ..reporting.figures import plain as plain_text
-from ..runs.display import markdown_table
+from ..reporting.networks import Network
+from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLEAR, MARK, RESULT, exceeds
 from .results import NOT_RUN, Results, columns_of, render, result_row, score_name
@@ -165,7 +169,7 @@ def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
 
 
 def summary(study: StudyResults) -> str:
-    """Every score by row and size, the orders of the paper's rows, and the number of cells, in Markdown."""
+    """The orders of the paper's rows, every score by row and size, dimensions and machines, in Markdown."""
     plan, lines = study.plan, ['# The study so far', '']
     planned = [
         (one['row'], one['size'], one['seed'], task)
@@ -209,7 +213,51 @@ def summary(study: StudyResults) -> str:
         head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
         shown = f'{next(iter(base.values())):.1f}' if base else NOT_RUN
         lines += ['', f'## {task}', '', f'The base: {shown}.', '', markdown_table(head, body)]
+    lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
+    body = [
+        [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']
+        + [str(result.architecture['h']), *(widths_line(layers, letter) for letter in 'akvf')]
+        for (row, size), result in first_results(study).items()
+        for layers in [Architecture.from_dict(result.architecture).layers]
+    ]
+    lines += [markdown_table(['row', 'size', 'parameters', *'hakvf'], body), '', '## Machines', '']
+    machines = collections.Counter(
+        f'{one.origin["machine"]["cpu"]}, {number_of(int(one.origin["machine"]["threads"]), "thread")}, '
+        f'commit {one.origin["commit"]:.10}'
+        for results in study.cells.values()
+        for one in results.values()
+    )
+    lines += [f'- {number_of(count, "cell")}: {machine}' for machine, count in machines.items()]
     return '\n'.join(lines) + '\n'
+
+
+def first_results(study: StudyResults) -> dict[Key, FineTuningResult]:
+    """A result of every network that has one, by row and size: that of the first seed on the first task."""
+    found: dict[Key, FineTuningResult] = {}
+    for (key, _), results in study.cells.items():
+        found.setdefault(key, results[min(results)])
+    return found
+
+
+def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
+    """Figures 3 to 6 of optBERT, of a row of the study at all its sizes: a width across the layers, by name.
+
+    Empty if no network of the row was fine-tuned.
+    """
+    networks = [
+        Network(
+            'the base' if size is None else f'{row}, {size_name(size)}',
+            Architecture.from_dict(one.architecture),
+        )
+        for (name, size), one in first_results(study).items()
+        if name in (BASE, row)
+    ]
+    if len(networks) < 2:
+        return {}
+    return {
+        f'figure_{number}': draw_widths(letter, networks, f'optBERT, Figure {number}, here')
+        for number, letter in enumerate('fakv', start=3)
+    }
 
 
 def _score(scores: Sequence[float], results: Mapping[int, FineTuningResult]) -> str:
@@ -221,10 +269,14 @@ def _score(scores: Sequence[float], results: Mapping[int, FineTuningResult]) -> 
 
 
 def draw(study: StudyResults, task: str, metric: str) -> Figure:
-    """A task's score against the size, a line for each row; the base is dashed."""
+    """A task's score against the size, a line for each row, set apart so that errors can be told; the base is
+    dashed.
+    """
     figure = Figure(figsize=(8, 4.5))
     axes = figure.subplots()
     rows = list(dict.fromkeys(one['row'] for one in study.plan['networks'] if one['row'] != BASE))
+    sizes = [one['size'] for one in study.plan['networks'] if one['size']]
+    apart = 0.015 * (max(sizes, default=0.0) - min(sizes, default=0.0))
     for number, row in enumerate(rows):
         points = [
             (one[1], list(study.scores(one, task, metric).values()))
@@ -235,9 +287,8 @@ def draw(study: StudyResults, task: str, metric: str) -> Figure:
             points.sort()
             spread = [np.std(scores, ddof=1) if len(scores) > 1 else 0.0 for _, scores in points]
             means = [np.mean(scores) for _, scores in points]
-            axes.errorbar(
-                [size for size, _ in points], means, spread, **look(number), capsize=2, label=plain_text(row)
-            )
+            places = [size + apart * (number - (len(rows) - 1) / 2) for size, _ in points]
+            axes.errorbar(places, means, spread, **look(number), capsize=2, label=plain_text(row))
     base = study.scores((BASE, None), task, metric)
     if base:
         axes.axhline(next(iter(base.values())), linestyle='--', color='#606060', label='the base')
@@ -263,4 +314,6 @@ def write_study(output: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         for task, metric in tasks_of(study):
             written += save(draw(study, task, metric), place, slug_of(task))
+        for name, figure in draw_dimensions(study, 'optBERT-all').items():
+            written += save(figure, place, name)
     return written

@@ -105,9 +105,10 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     row = next(row for row in table_of(found, 8).rows if row.name == 'optBERT-all')
     assert [len(entry.scores) for entry in row.entries.values() if entry.scores] == [2]
     written = {path.name for path in write_study(recipe.output)}
-    assert {'README.md', 'table_08.md', 'table_15.csv', 'sst-2.png'} <= written
+    assert {'README.md', 'table_08.md', 'table_15.csv', 'sst-2.png', 'figure_6.svg'} <= written
     text = (recipe.output / 'tables' / 'README.md').read_text()
     assert 'not run' in text and 'optBERT-all before BERT-all uniform' in text
+    assert f'- {len(whole)} cells: ' in text  # all on this machine
     apart = found.difference(('optBERT-all', 66.0), ('BERT-all uniform', 66.0), 'SST-2', 'accuracy')
     pair = [found.cells[(name, 66.0), 'SST-2'][1] for name in ('optBERT-all', 'BERT-all uniform')]
     assert apart.mean == pytest.approx(np.subtract(*(one.runs[0].scores[one.metric] for one in pair)))
