@@ -54,13 +54,14 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
     workers, recipe = workers or Workers(), plan.recipe
     with running(recipe.output, workers):
         directory = RunDirectory(recipe, may_change=_LATER, name='table ')
-        if plan.file is None:
-            _check_begun(plan)
+        _check_begun(plan)
         directory.lay_out(workers, plan.write)
         if plan.file is None:
             if workers.first:
                 _name_new_place(plan)
             return _run_pieces(plan, workers)
+        if workers.first:
+            plan.write(recipe.output)  # the file may have got more rows, seeds or tasks
     return _run_pieces(plan, workers)
 
 
@@ -168,7 +169,7 @@ def _begun_cells(plan: Plan) -> Iterator[tuple[Network, str, Path]]:
 
 
 def _check_begun(plan: Plan) -> None:
-    """Raise ValueError if a row or a cell of the table was begun with other settings than it has now.
+    """Raise ValueError if a network or a cell was begun with other settings than it has now.
 
     So all cells of a task have the same settings, and nothing is run where they would not.
     """

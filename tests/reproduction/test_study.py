@@ -79,7 +79,9 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     assert not list((recipe.output / 'networks').rglob('model.params'))  # nothing is left to be made of them
 
     stopped = recipe.replace(output=output, minutes=1e-9)
-    assert run(plan(stopped)) == len(study.chosen())
+    recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': {}}, sort_keys=False))
+    assert run(plan(stopped)) == 1
+    recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': few}, sort_keys=False))  # which rows are added to
     study = plan(stopped.replace(minutes=None, resume=True))
     calls = []
 
@@ -100,8 +102,14 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     assert not (output / 'cells' / 'optbert-all-2').exists()
     assert run(study) == 0
     assert scores_of(output) == whole
+    changed = {**FILE['tasks'], 'SST-2': {'settings': {'epochs': 2, 'batch_size': 8}}}
+    recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': few, 'tasks': changed}, sort_keys=False))
+    with pytest.raises(ValueError, match='sst-2 was begun with other settings of epochs'):
+        run(plan(recipe.replace(output=output, resume=True)))
+    assert scores_of(output) == whole
 
-    found = read_study(recipe.output)
+    found = read_study(output)
+    assert found.plan['networks'] == read_study(recipe.output).plan['networks']
     row = next(row for row in table_of(found, 8).rows if row.name == 'optBERT-all')
     assert [len(entry.scores) for entry in row.entries.values() if entry.scores] == [2]
     written = {path.name for path in write_study(recipe.output)}
