@@ -295,6 +295,11 @@ def draw(study: StudyResults, task: str, metric: str) -> Figure:
     published = any((net['size'] or 0) > 1 for net in study.plan['networks'])
     share = f'share of the {study.plan["objective"]}'
     axes.set_xlabel('published size, M parameters' if published else share)
+    known = sorted(set(sizes))
+    axes.set_xticks(known, list(map(size_name, known)))
+    if known:  # those of which nothing was run yet have their place
+        around = 0.15 * (known[-1] - known[0] or known[0])
+        axes.set_xlim(known[0] - around, known[-1] + around)
     axes.set_ylabel(f'{metric}, percent')
     axes.set_title(task)
     figure.legend(loc='outside right upper')
