@@ -188,7 +188,8 @@ def summary(study: StudyResults) -> str:
     ]
     lines += [
         f'"Seen" is a difference of {CLEAR} standard errors and more. It is paired: over the instances of '
-        'the development set, and over the seeds of pruning that both rows have.',
+        'the development set, and over the seeds of pruning that both rows have. With one seed, the error is '
+        'that of the instances alone.',
         '',
     ]
     body = []
