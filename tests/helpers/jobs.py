@@ -37,7 +37,7 @@ def run_workers(*arguments):
     """What `tools/run_workers.py` does with two workers."""
     words = _words(arguments, 2, '--gloo')
     words[:1] = [sys.executable, 'tools/run_workers.py']
-    return subprocess.run(words, cwd=str(ROOT), env=environment(), timeout=60, capture_output=True, text=True)
+    return subprocess.run(words, cwd=str(ROOT), env=environment(), timeout=180, capture_output=True, text=True)
 
 
 def horovodrun(*arguments, workers=2, timeout=180, by='--gloo', **more):
@@ -68,7 +68,7 @@ def interrupted_job(*arguments, at, workers=2):
         if at in line:
             job.send_signal(signal.SIGINT)
             break
-    lines += job.communicate(timeout=60)[1].splitlines()
+    lines += job.communicate(timeout=180)[1].splitlines()
     return lines
 
 
