@@ -37,7 +37,9 @@ def run_workers(*arguments):
     """What `tools/run_workers.py` does with two workers."""
     words = _words(arguments, 2, '--gloo')
     words[:1] = [sys.executable, 'tools/run_workers.py']
-    return subprocess.run(words, cwd=str(ROOT), env=environment(), timeout=180, capture_output=True, text=True)
+    return subprocess.run(
+        words, cwd=str(ROOT), env=environment(), timeout=180, capture_output=True, text=True
+    )
 
 
 def horovodrun(*arguments, workers=2, timeout=180, by='--gloo', **more):

@@ -144,12 +144,7 @@ def test_two_hosts_pre_train_as_one(hosts, shards_directory, tmp_path):
 def test_cut_link_ends_the_job_on_both_hosts_and_one_goes_on(hosts, shards_directory, tmp_path):
     values = values_for(shards_directory, tmp_path / 'model', evaluate_every=0)
     done = hosts.horovodrun(
-        '-c',
-        STRICKEN,
-        json.dumps(values),
-        tmp_path,
-        1,
-        'os.system("ip link set link0 down")',
+        '-c', STRICKEN, json.dumps(values), tmp_path, 1, 'os.system("ip link set link0 down")'
     )
     assert (tmp_path / 'struck').exists(), done.stderr
     seconds = time.time() - (tmp_path / 'struck').stat().st_mtime
