@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-POOLINGS = ('mean', 'cls', 'max', 'mean_sqrt_len')
-ACTIVATIONS = ('identity', 'tanh', 'relu', 'sigmoid')
-SIMILARITIES = ('cosine', 'dot', 'euclidean', 'manhattan')
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt
+from pydantic.dataclasses import dataclass
+
+from ..runs.files import checked
+
+Pooling = Literal['mean', 'cls', 'max', 'mean_sqrt_len']
+Activation = Literal['identity', 'tanh', 'relu', 'sigmoid']
+Similarity = Literal['cosine', 'dot', 'euclidean', 'manhattan']
+POOLINGS, ACTIVATIONS, SIMILARITIES = map(get_args, (Pooling, Activation, Similarity))
 MOST_DENSE, MOST_UNITS = 8, 1 << 16  # layers behind a pooling, and units of each: more than any encoder has
 LONGEST_NAME = 200  # characters of the name of a network
 SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
+Units = Annotated[StrictInt, Field(ge=1, le=MOST_UNITS)]
+Prompts = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(lambda prompts: tuple(prompts.items()) if isinstance(prompts, Mapping) else prompts),
+]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Embedding:
     """What follows the encoder of a network that gives embeddings, as in sentence-transformers.
 
@@ -38,52 +49,15 @@ class Embedding:
     index : str
         The name of the network whose embeddings these come near, number by number, for a query encoder: it
         searches an index that was made with that network. Empty for all others.
-
-    Raises
-    ------
-    ValueError
-        If a value is none of these.
     """
 
-    pooling: str = 'mean'
-    max_length: int | None = None
-    normalise: bool = True
-    dense: tuple[tuple[int, str], ...] = ()
-    similarity: str = 'cosine'
-    prompts: tuple[tuple[str, str], ...] = ()
-    index: str = ''
-
-    def __post_init__(self):
-        def need(right: bool, name: str, wanted: str) -> None:
-            if not right:
-                raise ValueError(f'{name} must be {wanted}, found {getattr(self, name)!r:.200}')
-
-        def pairs(name: str, first: type) -> bool:
-            value = getattr(self, name)
-            return isinstance(value, tuple) and all(
-                isinstance(item, tuple) and tuple(map(type, item)) == (first, str) for item in value
-            )
-
-        need(self.pooling in POOLINGS, 'pooling', f'one of {", ".join(POOLINGS)}')
-        length = self.max_length
-        need(
-            length is None or type(length) is int and length >= SHORTEST,
-            'max_length',
-            f'a whole number of tokens from {SHORTEST}',
-        )
-        need(isinstance(self.normalise, bool), 'normalise', 'true or false')
-        need(
-            pairs('dense', int)
-            and len(self.dense) <= MOST_DENSE
-            and all(0 < units <= MOST_UNITS and name in ACTIVATIONS for units, name in self.dense),
-            'dense',
-            f'at most {MOST_DENSE} pairs of a number of units and one of {", ".join(ACTIVATIONS)}',
-        )
-        need(self.similarity in SIMILARITIES, 'similarity', f'one of {", ".join(SIMILARITIES)}')
-        need(pairs('prompts', str), 'prompts', 'pairs of a name and a text')
-        need(
-            isinstance(self.index, str) and len(self.index) <= LONGEST_NAME, 'index', 'the name of a network'
-        )
+    pooling: Pooling = 'mean'
+    max_length: Annotated[StrictInt, Field(ge=SHORTEST)] | None = None
+    normalise: StrictBool = True
+    dense: Annotated[tuple[tuple[Units, Activation], ...], Field(max_length=MOST_DENSE)] = ()
+    similarity: Similarity = 'cosine'
+    prompts: Prompts = ()
+    index: Annotated[str, Field(max_length=LONGEST_NAME)] = ''
 
     def width(self, h: int) -> int:
         """The numbers of an embedding of a network with the hidden size h."""
@@ -94,10 +68,9 @@ class Embedding:
         return min(self.max_length or positions, positions)
 
     def changed(self, **changes: Any) -> Embedding:
-        """The embedding with other fields; None leaves a field as it is."""
-        return dataclasses.replace(
-            self, **{name: value for name, value in changes.items() if value is not None}
-        )
+        """The embedding with other fields; None leaves a field as it is. ValueError as of `from_dict`."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return self.from_dict({**dataclasses.asdict(self), **given})
 
     @property
     def described(self) -> str:
@@ -112,24 +85,14 @@ class Embedding:
 
     def to_dict(self) -> dict[str, Any]:
         """The embedding as JSON values."""
-        values = {
-            **dataclasses.asdict(self),
-            'dense': [list(layer) for layer in self.dense],
-            'prompts': dict(self.prompts),
-        }
+        values = {**dataclasses.asdict(self), 'dense': list(map(list, self.dense))}
+        values['prompts'] = dict(self.prompts)
         return {name: value for name, value in values.items() if name != 'index' or value}
 
     @classmethod
-    def from_dict(cls, values: Any) -> Embedding:
-        """The inverse of `to_dict`; raises ValueError if the values are something else."""
+    def from_dict(cls, values: Any, *, source: str = 'embedding') -> Embedding:
+        """The inverse of `to_dict`; ValueError that names what is wrong if the values are something else."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, Mapping) or not set(values) <= names:
-            raise ValueError(f'wanted some of {", ".join(sorted(names))}, found {values!r:.200}')
-        values = dict(values)
-        if isinstance(values.get('dense'), list):
-            values['dense'] = tuple(
-                tuple(layer) if isinstance(layer, list) else layer for layer in values['dense']
-            )
-        if isinstance(values.get('prompts'), Mapping):
-            values['prompts'] = tuple(values['prompts'].items())
-        return cls(**values)
+            raise ValueError(f'{source}: wanted some of {", ".join(sorted(names))}, found {values!r:.200}')
+        return checked(cls, values, source=source)

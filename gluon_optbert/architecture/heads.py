@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..runs.files import checked
 from .embedding import Embedding
 
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
@@ -175,23 +176,14 @@ class Head:
     @classmethod
     def from_dict(cls, values: Any, *, source: str = 'head') -> Head:
         """The inverse of `to_dict`; raises ValueError if the values are something else."""
-        kinds = {'kind': str, 'labels': list, 'task': str, 'names': list, 'columns': list, 'embedding': dict}
-        fits = isinstance(values, Mapping) and {'kind', 'labels', 'task'} <= set(values) <= set(kinds)
-        if not fits or not all(
-            isinstance(value, kinds[name]) and all(isinstance(word, str) for word in value)
-            for name, value in values.items()
-        ):
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(values, Mapping) or not {'kind', 'labels', 'task'} <= set(values) <= names:
             raise ValueError(
                 f'{source}: wanted kind, labels and task, perhaps names, columns and embedding, found '
                 f'{values!r:.200}'
             )
-        parts = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        try:
-            if 'embedding' in values:
-                parts['embedding'] = Embedding.from_dict(values['embedding'])
-            return cls(**{**values, **parts})
-        except ValueError as error:
-            raise ValueError(f'{source}: {error}') from error
+        embedding = Embedding.from_dict(values.get('embedding', {}), source=f'{source}: embedding')
+        return checked(cls, {**values, 'embedding': embedding}, source=source)
 
 
 PRETRAINING = Head()

@@ -108,7 +108,7 @@ def embedding_of(
         'pooling': _pooling(pooling / 'config.json', config, prompts),
         'normalise': any(name == 'Normalize' for name, _ in rest),
         'similarity': similarity,
-        'prompts': tuple(prompts.items()),
+        'prompts': prompts,
         'index': index,
     }
     width, layers, arrays = config.get('hidden_size'), [], {}
@@ -117,10 +117,7 @@ def embedding_of(
         layers.append((len(weight), activation))
         arrays.update({f'dense.{i}.weight': weight, f'dense.{i}.bias': bias})
         width = len(weight)
-    try:
-        return Embedding(dense=tuple(layers), **values), arrays
-    except ValueError as error:
-        raise ValueError(f'{directory / MODULES}: {error}') from error
+    return Embedding.from_dict({**values, 'dense': layers}, source=str(directory / MODULES)), arrays
 
 
 def _settings(path: Path) -> tuple[dict[str, str], str, str]:

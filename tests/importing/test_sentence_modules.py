@@ -146,7 +146,7 @@ DENSE, QUERY = ('Transformer', 'Pooling', 'Dense'), {'prompts': {'query': 'q: '}
         ({'pool': {'include_prompt': False}, 'settings': QUERY}, 'include_prompt is false'),
         ({'settings': {**QUERY, 'default_prompt_name': 'query'}}, "default_prompt_name is 'query'"),
         ({'settings': {'model_type': 'SparseEncoder'}}, "model_type is 'SparseEncoder'"),
-        ({'settings': {'similarity_fn_name': 'colbert'}}, 'similarity must be one of cosine'),
+        ({'settings': {'similarity_fn_name': 'colbert'}}, "similarity must be 'cosine', .* found 'colbert'"),
         ({'bert': {'max_seq_length': 2}}, 'max_seq_length must be a number of tokens from 3, found 2'),
         ({'bert': {'transformer_task': 'fill-mask'}}, "transformer_task is 'fill-mask'"),
         ({'bert': {'modality_config': {'text': {'method_output_name': 'x'}}}}, 'modality_config has .*x'),
