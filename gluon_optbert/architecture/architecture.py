@@ -86,7 +86,9 @@ class Architecture:
             for name, (value, bound) in least.items()
             if not isinstance(value, int) or isinstance(value, bool) or value < bound
         ]
-        problems += epsilon_problems(self.layer_norm_eps)
+        eps = self.layer_norm_eps
+        if type(eps) not in (int, float) or not 0 <= eps < 1:
+            problems.append(f'layer_norm_eps must be a number from 0 to below 1, found {eps!r:.80}')
         if problems:
             raise ValueError('architecture: ' + '; '.join(problems))
 
@@ -226,9 +228,3 @@ def described_html(value: Any, architecture: Architecture) -> str:
     head = '<th>layer</th><th>a (heads)</th><th>k (keys)</th><th>v (values)</th><th>f (filters)</th>'
     body = ''.join(f'<tr>{row}</tr>' for row in [head, *rows])
     return f'<pre>{html.escape(repr(value))}</pre><table>{body}</table>'
-
-
-def epsilon_problems(value: Any) -> list[str]:
-    """The reason why a value is no LayerNorm epsilon; nothing if it is a number from 0 to below 1."""
-    right = type(value) in (int, float) and 0 <= value < 1
-    return [] if right else [f'layer_norm_eps must be a number from 0 to below 1, found {value!r:.80}']

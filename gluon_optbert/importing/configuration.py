@@ -8,46 +8,93 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, model_validator
 
-from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims, epsilon_problems
+from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.named import uniform
 from ..architecture.parameters import PARTS
 from ..runs.display import number_of
+from ..runs.files import checked
+from ..runs.limits import MOST_LAYERS
 from .name_maps import QUESTION_ANSWERING, look_up
 
-# The fields of a configuration that are widths, and more than anything in use has.
-WIDTHS = {
-    'vocab_size': 1 << 24,
-    'hidden_size': 1 << 14,
-    'num_hidden_layers': 1000,
-    'num_attention_heads': 1 << 12,
-    'intermediate_size': 1 << 17,
-    'max_position_embeddings': 1 << 20,
-    'type_vocab_size': 1 << 10,
-}
-# What a configuration may say of the rest; a field that is not there has the first value.
-FIXED = {
-    'hidden_act': ('gelu', 'gelu_python'),
-    'position_embedding_type': ('absolute',),
-    'is_decoder': (False,),
-    'add_cross_attention': (False,),
-    # of nn_pruning, which replaces parts of the network
-    'gelu_patch': (False,),
-    'layer_norm_patch': (False,),
-    'layer_norm_type': ('layer_norm', None),
-}
 UNEVEN = 'optbert'  # the model_type of widths that differ from layer to layer
-# Fields that layers of several widths need not have: a list of the layers' widths stands for them.
-PER_LAYER = ('num_hidden_layers', 'num_attention_heads', 'intermediate_size')
-LETTERS = {'a': 1 << 12, 'k': 1 << 14, 'v': 1 << 14, 'f': 1 << 17}  # more than any layer has
-MOST_SAID = 20  # problems of one configuration's layers
 OWN = 'gluon_optbert'  # what an export of this package records in its configuration
 # Networks that are not read although their heads have the names of a sequence classification's.
 UNREAD = ('BertForMultipleChoice',)
+
+
+def _whole(least: int, most: int) -> Any:
+    """The type of a width; the most is more than anything in use has."""
+    return Annotated[StrictInt, Field(ge=least, le=most)]
+
+
+class _Network(BaseModel):
+    """What a configuration says of the network that can be read here, whatever its layers are."""
+
+    vocab_size: _whole(1, 1 << 24)
+    hidden_size: _whole(1, 1 << 14)
+    max_position_embeddings: _whole(1, 1 << 20)
+    type_vocab_size: _whole(1, 1 << 10)
+    layer_norm_eps: Annotated[StrictFloat, Field(ge=0, lt=1)] = LAYER_NORM_EPS
+    hidden_act: Literal['gelu', 'gelu_python'] = 'gelu'
+    position_embedding_type: Literal['absolute'] = 'absolute'
+    is_decoder: Literal[False] = False
+    add_cross_attention: Literal[False] = False
+    # of nn_pruning, which replaces parts of the network
+    gelu_patch: Literal[False] = False
+    layer_norm_patch: Literal[False] = False
+    layer_norm_type: Literal['layer_norm', None] = 'layer_norm'
+
+
+class _Bert(_Network):
+    """One whose layers are equal."""
+
+    embedding_size: ClassVar[None] = None
+    num_hidden_layers: _whole(1, MOST_LAYERS)
+    num_attention_heads: _whole(1, 1 << 12)
+    intermediate_size: _whole(1, 1 << 17)
+
+    @model_validator(mode='after')
+    def _heads_are_alike(self) -> _Bert:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f'num_attention_heads {self.num_attention_heads} does not divide hidden_size '
+                f'{self.hidden_size}'
+            )
+        return self
+
+    def layers(self) -> tuple[LayerDims, ...]:
+        width = self.hidden_size // self.num_attention_heads
+        dims = LayerDims(self.num_attention_heads, width, width, self.intermediate_size)
+        return (dims,) * self.num_hidden_layers
+
+
+class _Layer(BaseModel):
+    a: _whole(1, 1 << 12)
+    k: _whole(1, 1 << 14)
+    v: _whole(1, 1 << 14)
+    f: _whole(0, 1 << 17)
+
+
+class _Uneven(_Network):
+    """One that has the widths of its layers in a list."""
+
+    layer_widths: Annotated[list[_Layer], Field(max_length=MOST_LAYERS)]
+    num_hidden_layers: int | None = None
+    embedding_size: _whole(1, 1 << 14) | None = None
+
+    @model_validator(mode='after')
+    def _counts_its_layers(self) -> _Uneven:
+        if self.num_hidden_layers not in (None, len(self.layer_widths)):
+            raise ValueError(f'num_hidden_layers is not the length of layer_widths, {len(self.layer_widths)}')
+        return self
+
+    def layers(self) -> tuple[LayerDims, ...]:
+        return tuple(LayerDims(**dict(layer)) for layer in self.layer_widths)
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architecture, tuple[str, ...]]:
@@ -56,84 +103,33 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architectu
     Raises
     ------
     ValueError
-        With everything that is wrong with the configuration; at most `MOST_SAID` problems.
+        With what is wrong with the configuration.
     """
     kind = config.get('model_type', 'bert')
-    uneven = kind == UNEVEN
     if kind not in ('bert', UNEVEN):  # all else follows from it
         raise ValueError(f'{source}: model_type is {kind!r:.80}, and networks of the type bert are read')
-    problems = [
-        problem
-        for name, most in WIDTHS.items()
-        if not (uneven and name in PER_LAYER)
-        for problem in _outside(name, config.get(name), 1, most)
-    ]
-    problems += [
-        f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}'
-        for name, values in FIXED.items()
-        if config.get(name, values[0]) not in values
-    ]
-    eps = config.get('layer_norm_eps', LAYER_NORM_EPS)
-    problems += epsilon_problems(eps)
-    if uneven:
-        problems += _wrong_layers(config)
-    elif not problems and config['hidden_size'] % config['num_attention_heads']:
-        problems.append(
-            f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
-            f'{config["hidden_size"]}'
-        )
-    if problems:
-        raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems[:MOST_SAID])}')
-    if uneven:
-        layers = tuple(LayerDims(**layer) for layer in config['layer_widths'])
-        h, e = config['hidden_size'], config.get('embedding_size')
-        architecture = Architecture(h, layers, config['vocab_size'], e)
-    else:
-        architecture = uniform(
-            layers=config['num_hidden_layers'],
-            h=config['hidden_size'],
-            a=config['num_attention_heads'],
-            f=config['intermediate_size'],
-            vocab_size=config['vocab_size'],
-        )
+    form = _Uneven if kind == UNEVEN else _Bert
+    found = checked(form, config, source=f'{source}: not a BERT that can be read')
+    eps = found.layer_norm_eps
     notes = []
     if eps != LAYER_NORM_EPS:
         notes.append(
             f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
         )
-    if config.get('auto_map') and not uneven:
+    if config.get('auto_map') and kind != UNEVEN:
         notes.append(
             'its configuration names code of its own (auto_map); that was not run, and it was read as a BERT'
         )
-    return dataclasses.replace(
-        architecture,
-        max_length=config['max_position_embeddings'],
-        token_types=config['type_vocab_size'],
+    architecture = Architecture(
+        h=found.hidden_size,
+        layers=found.layers(),
+        vocab_size=found.vocab_size,
+        e=found.embedding_size,
+        max_length=found.max_position_embeddings,
+        token_types=found.type_vocab_size,
         layer_norm_eps=eps,
-    ), tuple(notes)
-
-
-def _outside(name: str, value: Any, least: int, most: int) -> list[str]:
-    """The problem of a width that is no whole number in its range."""
-    right = type(value) is int and least <= value <= most
-    return [] if right else [f'{name} must be a whole number from {least} to {most}, found {value!r:.80}']
-
-
-def _wrong_layers(config: Mapping[str, Any]) -> list[str]:
-    """The problems of the widths of the layers and of the embedding."""
-    layers, e, most = config.get('layer_widths'), config.get('embedding_size'), WIDTHS['num_hidden_layers']
-    problems = [] if e is None else _outside('embedding_size', e, 1, WIDTHS['hidden_size'])
-    if not isinstance(layers, list) or len(layers) > most:
-        return [*problems, f'layer_widths must be a list of at most {most} layers, found {layers!r:.80}']
-    if config.get('num_hidden_layers', len(layers)) != len(layers):
-        problems.append(f'num_hidden_layers is not the length of layer_widths, {len(layers)}')
-    for i, layer in enumerate(layers):
-        if not isinstance(layer, dict) or set(layer) != set(LETTERS):
-            problems.append(f'layer_widths must give a, k, v and f for layer {i}, found {layer!r:.80}')
-            continue
-        for letter, most in LETTERS.items():
-            problems += _outside(f'{letter} of layer {i}', layer[letter], 0 if letter == 'f' else 1, most)
-    return problems
+    )
+    return architecture, tuple(notes)
 
 
 def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, ...]]:

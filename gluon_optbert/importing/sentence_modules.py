@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from ..architecture.embedding import ACTIVATIONS, SHORTEST, Embedding
-from ..runs.files import parse_json, read_json, read_small
+from ..runs.files import checked, parse_json, read_json, read_small
 from .tensors import read_safetensors
 from .torch_reader import read_torch
 
@@ -24,7 +25,6 @@ QUERY_ENCODER = 'query_encoder_for'  # in it, where this package wrote it: the n
 _TRANSFORMER_SETTINGS = tuple(
     f'sentence_{kind}_config.json' for kind in ('bert', 'roberta', 'distilbert', 'albert')
 )
-_TRANSFORMER_SAYS = {'transformer_task': 'feature-extraction', 'module_output_name': 'token_embeddings'}
 # Names of a Pooling's modes, as the library writes them now and as it did before.
 _MODES = {'mean_sqrt_len_tokens': 'mean_sqrt_len', **{mode: mode for mode in ('mean', 'cls', 'max')}}
 _MODES_BEFORE = {
@@ -46,6 +46,19 @@ def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
+def _only(path: Path, settings: dict[str, Any], **read: str) -> dict[str, Any]:
+    """The settings of a file, in which some fields say nothing but what is read."""
+    for name, value in read.items():
+        if settings.get(name) not in (None, value):
+            raise _refuse(path, f'{name} is {settings[name]!r:.80}', f'{value} is read')
+    return settings
+
+
+class _Module(BaseModel):
+    type: str
+    path: str
+
+
 def modules_of(directory: Path) -> list[tuple[str, Path]]:
     """The kind and the directory of every module that has an effect; none without ``modules.json``;
     ValueError if they are damaged, or others than this package computes.
@@ -53,16 +66,9 @@ def modules_of(directory: Path) -> list[tuple[str, Path]]:
     path = directory / MODULES
     if not path.is_file():
         return []
-    values = parse_json(read_small(path), source=path)
     modules = []
-    for entry in values if isinstance(values, list) else [values]:
-        kind, place = (
-            (entry.get(key) for key in ('type', 'path')) if isinstance(entry, dict) else (None, None)
-        )
-        if not isinstance(kind, str) or not isinstance(place, str):
-            raise ValueError(
-                f'{path}: wanted a list of modules, each with a type and a path, found {entry!r:.200}'
-            )
+    for entry in checked(list[_Module], parse_json(read_small(path), source=path), source=path):
+        kind, place = entry.type, entry.path
         own, name = kind.startswith(LIBRARY), kind.rsplit('.', 1)[-1]
         if not own or name not in ('Transformer', 'Pooling', 'Dense', 'Normalize', *_NO_EFFECT):
             raise _refuse(
@@ -102,15 +108,10 @@ def embedding_of(
     if not modules:
         return Embedding(), {}
     (_, transformer), (_, pooling), *rest = modules
-    prompts, similarity, index = _settings(directory / SETTINGS)
-    values: dict[str, Any] = {
-        'max_length': _max_length(transformer, config, cased=cased),
-        'pooling': _pooling(pooling / 'config.json', config, prompts),
-        'normalise': any(name == 'Normalize' for name, _ in rest),
-        'similarity': similarity,
-        'prompts': prompts,
-        'index': index,
-    }
+    values = _settings(directory / SETTINGS)
+    values['max_length'] = _max_length(transformer, config, cased=cased)
+    values['pooling'] = _pooling(pooling / 'config.json', config, values['prompts'])
+    values['normalise'] = any(name == 'Normalize' for name, _ in rest)
     width, layers, arrays = config.get('hidden_size'), [], {}
     for i, place in enumerate(place for name, place in rest if name == 'Dense'):
         activation, weight, bias = _dense(place, width)
@@ -120,12 +121,9 @@ def embedding_of(
     return Embedding.from_dict({**values, 'dense': layers}, source=str(directory / MODULES)), arrays
 
 
-def _settings(path: Path) -> tuple[dict[str, str], str, str]:
+def _settings(path: Path) -> dict[str, Any]:
     """The prompts that are not empty, how embeddings are compared, and the index of a query encoder."""
-    settings = _optional(path)
-    kind = settings.get('model_type', 'SentenceTransformer')
-    if kind != 'SentenceTransformer':
-        raise _refuse(path, f'model_type is {kind!r:.80}', 'a SentenceTransformer is read')
+    settings = _only(path, _optional(path), model_type='SentenceTransformer')
     prompts = settings.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise ValueError(f'{path}: prompts must be texts by their names, found {prompts!r:.200}')
@@ -136,8 +134,11 @@ def _settings(path: Path) -> tuple[dict[str, str], str, str]:
             f'default_prompt_name is {default!r:.80}, so {prompts[default]!r:.80} is put before every text',
             'nothing is put there here; set it to null and put the prompt before your texts',
         )
-    named = {name: text for name, text in prompts.items() if text}
-    return named, settings.get('similarity_fn_name') or 'cosine', settings.get(QUERY_ENCODER) or ''
+    return {
+        'prompts': {name: text for name, text in prompts.items() if text},
+        'similarity': settings.get('similarity_fn_name') or 'cosine',
+        'index': settings.get(QUERY_ENCODER) or '',
+    }
 
 
 def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) -> int | None:
@@ -146,23 +147,17 @@ def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) ->
     """
     present = [name for name in _TRANSFORMER_SETTINGS if (transformer / name).is_file()]
     path = transformer / (present or _TRANSFORMER_SETTINGS)[0]
-    settings = _optional(path)
-    for name, wanted in _TRANSFORMER_SAYS.items():
-        if settings.get(name, wanted) != wanted:
-            raise _refuse(path, f'{name} is {settings[name]!r:.80}', f'{wanted} is read')
+    settings = _only(
+        path, _optional(path), transformer_task='feature-extraction', module_output_name='token_embeddings'
+    )
     forms = settings.get('modality_config', {})
     text = forms.get('text', {}) if isinstance(forms, dict) else forms
     if text and (not isinstance(text, dict) or text.get('method_output_name') != 'last_hidden_state'):
         raise _refuse(path, f'modality_config has {text!r:.200} for text', 'its last_hidden_state is read')
     if settings.get('do_lower_case') and cased:
         raise _refuse(path, 'do_lower_case is true', 'the vocabulary has capitals, which the tokenizer keeps')
-    tokenizer = _optional(transformer / 'tokenizer_config.json')
-    if tokenizer.get('truncation_side', 'right') != 'right':
-        raise _refuse(
-            transformer / 'tokenizer_config.json',
-            f'truncation_side is {tokenizer["truncation_side"]!r:.80}',
-            'texts are cut at their end',
-        )
+    place = transformer / 'tokenizer_config.json'
+    tokenizer = _only(place, _optional(place), truncation_side='right')
     arguments = settings.get('tokenizer_args') or settings.get('processor_kwargs') or {}
     own = arguments.get('model_max_length') if isinstance(arguments, dict) else None
     length = own or settings.get('max_seq_length') or tokenizer.get('model_max_length')
@@ -198,18 +193,15 @@ def _pooling(path: Path, config: Mapping[str, Any], prompts: Mapping[str, str]) 
 def _dense(place: Path, width: Any) -> tuple[str, np.ndarray, np.ndarray]:
     """The activation, the weight and the bias of a dense layer, whose input has this width."""
     path = place / 'config.json'
-    settings = read_json(path)
+    settings = _only(
+        path, read_json(path), module_input_name='sentence_embedding', module_output_name='sentence_embedding'
+    )
     function = settings.get('activation_function', 'torch.nn.modules.activation.Tanh')
     activation = str(function).rsplit('.', 1)[-1].lower()
     if not str(function).startswith('torch.nn.modules.') or activation not in ACTIVATIONS:
         raise _refuse(
             path, f'activation_function is {function!r:.80}', f'{", ".join(ACTIVATIONS)} of PyTorch are read'
         )
-    for name in ('module_input_name', 'module_output_name'):
-        if settings.get(name) not in (None, 'sentence_embedding'):
-            raise _refuse(
-                path, f'{name} is {settings[name]!r:.80}', 'the sentence_embedding is read and written'
-            )
     file = place / 'model.safetensors'
     arrays = read_safetensors(file) if file.is_file() else read_torch(file := place / 'pytorch_model.bin')
     weight = arrays.get('linear.weight', np.zeros(()))

@@ -116,17 +116,17 @@ LAYERS = [
 @pytest.mark.parametrize(
     'fields, complaint',
     [
-        ({'layer_widths': [*LAYERS[:2], 3]}, 'a, k, v and f for layer 2, found 3'),
+        ({'layer_widths': [*LAYERS[:2], 3]}, 'layer_widths.2 must be .*, found 3'),
         ({'layer_widths': LAYERS[:2]}, 'num_hidden_layers is not the length'),
         (
             {'layer_widths': [{**LAYERS[0], 'k': '3'}, *LAYERS[1:]]},
-            "k of layer 0 must be a whole number from 1 to 16384, found '3'",
+            "layer_widths.0.k must be a valid integer, found '3'",
         ),
         (
             {'layer_widths': [{**LAYERS[0], 'f': 8}, *LAYERS[1:]]},
             r'intermediate.dense.weight has shape \(7, 8\), wanted \(8, 8\)',
         ),
-        ({'embedding_size': 0}, 'embedding_size must be a whole number'),
+        ({'embedding_size': 0}, 'embedding_size must be .* 1, found 0'),
         ({'gluon_optbert': 3}, 'gluon_optbert must have a head'),
         ({'gluon_optbert': {'head': {}, 'untrained': []}}, 'wanted kind, labels and task'),
     ],
