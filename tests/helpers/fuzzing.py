@@ -15,13 +15,14 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture
@@ -33,15 +34,16 @@ from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import write_manifest
-from gluon_optbert.runs.mxnet_arrays import read_arrays, write_arrays
+from gluon_optbert.runs.mxnet_arrays import read_arrays
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.recipe import PretrainRecipe
+from helpers.checkpoints import write_gluonnlp, write_google, write_hugging_face
 from helpers.exported import write_for_transformers
-from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, network, seal, write_saved_model, write_shards
+from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, seal, write_saved_model, write_shards
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
 FORBIDDEN = tuple(
@@ -107,12 +109,7 @@ class Place:
             yield Path(shutil.copytree(Path(self._base.name) / 'good', Path(case) / 'case'))
 
 
-MODEL, SHARDS, EXPORT, EMPTY = (
-    Place(lambda path: write_saved_model(path)),
-    Place(lambda path: write_shards(path)),
-    Place(lambda path: write_for_transformers(path)),
-    Place(Path.mkdir),
-)
+SHARDS, EMPTY = Place(write_shards), Place(Path.mkdir)
 
 numbers = st.integers() | st.sampled_from([0, -1, 2**31, 2**63, 10**30]) | st.floats()
 words = st.text(max_size=20) | st.sampled_from(
@@ -224,19 +221,9 @@ yaml_texts = (
 
 
 @given(cls=st.sampled_from(RECIPES), data=st.data())
-def recipe_of_any_values(cls, data):
-    names = st.sampled_from(list(cls.model_fields)) | words
-    values = data.draw(st.dictionaries(names, json_values | st.dates(), max_size=8))
-    with guarded(Path('/nowhere')):
-        fill(cls, values)
-
-
-@given(
-    cls=st.sampled_from(RECIPES),
-    text=yaml_texts
-    | st.dictionaries(words, json_values, max_size=6).map(lambda values: yaml.safe_dump(values)),
-)
-def recipe_file_of_any_text(cls, text):
+def recipe_file_of_any_text(cls, data):
+    values = st.dictionaries(st.sampled_from(list(cls.model_fields)) | words, json_values | st.dates())
+    text = data.draw(yaml_texts | values.map(yaml.safe_dump))
     with EMPTY.copy() as directory:
         path = directory / 'recipe.yaml'
         path.write_bytes(encoded(text))
@@ -260,15 +247,6 @@ def any_command_line(cls, data):
             )
         except SystemExit as end:
             assert end.code in (0, 2)
-
-
-@given(text=mutated_json(network().to_dict()))
-def architecture_file_of_any_text(text):
-    with EMPTY.copy() as directory:
-        (directory / 'architecture.json').write_text(text, encoding='utf-8', errors='surrogatepass')
-        with guarded(directory):
-            architecture = resolve(directory)
-            assert Architecture.from_json(architecture.to_json()) == architecture
 
 
 forms = st.sampled_from(
@@ -295,24 +273,6 @@ def architecture_of_any_name(name):
     with guarded(Path('/nowhere')):
         if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):
             resolve(name)
-
-
-def mutate_manifest(path: Path, data: Any) -> None:
-    """Write other values, or other text, in place of a manifest; its digest vouches for values."""
-    text = data.draw(mutated_json(json.loads(path.read_text())))
-    try:
-        seal(path, json.loads(text))
-    except (ValueError, AttributeError, RecursionError):
-        path.write_text(text, encoding='utf-8', errors='surrogatepass')
-
-
-@given(data=st.data())
-def manifest_of_shards(data):
-    with SHARDS.copy() as directory:
-        mutate_manifest(directory / format_.MANIFEST, data)
-        with guarded(directory):
-            for split in format_.SPLITS:
-                Shards.open(directory, split=split, verify=True).vocabulary()
 
 
 class Payload:
@@ -388,112 +348,115 @@ def npz_of_shards(data):
         assert not Path('pickled').exists()
 
 
-@given(data=st.data())
-def parameter_file(data):
-    with EMPTY.copy() as directory:
-        path = directory / 'model.params'
-        write_arrays(
-            path,
-            {
-                'a': np.ones((2, 3), np.float32),
-                'b': np.zeros(0, np.int64),
-                'ü': np.ones((1, 1, 4), np.float16),
-            },
-        )
-        path.write_bytes(data.draw(mutated_bytes(path.read_bytes()) | st.binary()))
-        with guarded(directory):
-            assert sum(array.nbytes for array in read_arrays(path).values()) <= path.stat().st_size
-
-
 def encoded(text: Any) -> bytes:
     """Text as UTF-8, lone surrogates too; bytes as they are."""
     return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogatepass')
 
 
-PARTS: dict[str, Callable[[bytes], Any]] = {
-    'architecture.json': lambda good: mutated_json(json.loads(good)).map(encoded),
-    'progress.json': lambda good: mutated_json(json.loads(good)).map(encoded),
-    'head.json': lambda good: mutated_json({'kind': 'classification', 'labels': ['a', 'b'], 'task': 'T'}).map(
-        encoded
-    ),
-    'recipe.yaml': lambda good: yaml_texts.map(encoded),
-    'vocab.txt': mutated_bytes,
-    'model.params': mutated_bytes,
-}
+def changed(name: str, good: bytes) -> st.SearchStrategy[bytes]:
+    """Any bytes in place of those of a file of some name; most of them are like the good ones."""
+    if name.endswith('.yaml'):
+        return yaml_texts.map(encoded)
+    if name.endswith('.json'):
+        like = json.loads(good or '{"kind": "classification", "labels": ["a", "b"], "task": "T"}')
+        return mutated_json(like).map(encoded)
+    return mutated_bytes(good)
 
 
-@given(name=st.sampled_from(sorted(PARTS)), vouched=st.booleans(), data=st.data())
-def model_directory(name, vouched, data):
-    """One file of it is anything; in half of the cases the manifest vouches for that."""
-    with MODEL.copy() as directory:
-        path = directory / name
-        path.write_bytes(data.draw(PARTS[name](path.read_bytes() if path.exists() else b'')))
-        if vouched:
-            write_manifest(directory, form=FORMAT, version=VERSION)
-        with guarded(directory):
-            saved = read_model(directory)
-            assert isinstance(saved.progress, Progress) and isinstance(saved.recipe, dict)
-            assert isinstance(saved.progress.trained_steps, int)
+def _read_architecture(directory: Path) -> None:
+    architecture = resolve(directory)
+    assert Architecture.from_json(architecture.to_json()) == architecture
 
 
-@given(data=st.data())
-def manifest_of_a_model_directory(data):
-    with MODEL.copy() as directory:
-        mutate_manifest(directory / 'manifest.json', data)
-        with guarded(directory):
-            read_model(directory)
+def _read_shards(directory: Path) -> None:
+    for split in format_.SPLITS:
+        Shards.open(directory, split=split, verify=True).vocabulary()
 
 
-@given(name=st.sampled_from(['config.json', 'tokenizer.json', 'model.safetensors']), data=st.data())
-def directory_for_transformers(name, data):
-    """One file of it is anything; the code in it is never read, for it would leave a file behind."""
-    with EXPORT.copy() as directory:
-        if name == 'tokenizer.json':
-            (directory / 'vocab.txt').unlink()
-        path = directory / name
-        good = path.read_bytes()
-        path.write_bytes(
-            data.draw(
-                mutated_bytes(good)
-                if name.endswith('.safetensors')
-                else mutated_json(json.loads(good)).map(encoded)
+def _read_parameters(directory: Path) -> None:
+    path = directory / 'model.params'
+    assert sum(array.nbytes for array in read_arrays(path).values()) <= path.stat().st_size
+
+
+def _read_model(directory: Path) -> None:
+    saved = read_model(directory)
+    assert isinstance(saved.progress, Progress) and isinstance(saved.recipe, dict)
+    assert isinstance(saved.progress.trained_steps, int)
+
+
+def _import(directory: Path) -> None:
+    """The code that a directory for Transformers has is never read, for it would leave a file behind."""
+    (directory / 'modeling_optbert.py').write_text("open('executed', 'w')\n")
+    if (directory / 'tokenizer.json').exists():
+        (directory / 'vocab.txt').unlink()
+    params = next(directory.glob('*.params'), directory)
+    model = convert(read_source(str(params))).model
+    check_parameters(model.parameters, model.architecture, model.head)
+    assert not Path('executed').exists()
+
+
+def _vouch(directory: Path) -> None:
+    write_manifest(directory, form=FORMAT, version=VERSION)
+
+
+def _seal(directory: Path) -> None:
+    """The digest of a manifest vouches for its values, where it has any."""
+    path = directory / 'manifest.json'
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        seal(path, json.loads(path.read_bytes()))
+
+
+def any_file(
+    make: Callable[[Path], Any],
+    names: Sequence[str],
+    read: Callable[[Path], None],
+    vouch: Callable[[Path], None] = lambda directory: None,
+) -> Any:
+    """The property of a reader of directories: one of these files is anything, and perhaps vouched for."""
+    place = Place(make)
+
+    @given(name=st.sampled_from(names), data=st.data())
+    def reads_right_or_refuses_clearly(name, data):
+        with place.copy() as directory:
+            path = directory / name
+            path.write_bytes(data.draw(changed(name, path.read_bytes() if path.exists() else b'')))
+            vouch(directory)
+            with guarded(directory):
+                read(directory)
+
+    return reads_right_or_refuses_clearly
+
+
+TENSORFLOW = ('bert_config.json', 'bert_model.ckpt.index', 'bert_model.ckpt.data-00000-of-00001')
+OF_A_MODEL = ('architecture.json', 'head.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
+CHECKPOINTS = {
+    form: any_file(write, names, _import)
+    for form, write, names in (
+        ('TensorFlow', write_google, TENSORFLOW),
+        ('GluonNLP', write_gluonnlp, ('bert_2_8_2_tiny.params', 'tiny.vocab')),
+        ('Transformers', write_for_transformers, ('config.json', 'tokenizer.json', 'model.safetensors')),
+        ('Hugging Face', write_hugging_face, ('config.json', 'vocab.txt', 'model.safetensors')),
+        *(
+            (files, partial(write_hugging_face, files=files), (files.removeprefix('old '), *shards))
+            for files, *shards in (
+                ('model.safetensors.index.json', 'model-00001-of-00002.safetensors'),
+                ('pytorch_model.bin',),
+                ('old pytorch_model.bin',),
+                ('pytorch_model.bin.index.json', 'pytorch_model-00002-of-00002.bin'),
             )
-        )
-        (directory / 'modeling_optbert.py').write_text("open('executed', 'w')\n")
-        with guarded(directory):
-            model = convert(read_source(str(directory))).model
-            check_parameters(model.parameters, model.architecture, model.head)
-        assert not Path('executed').exists()
-
-
-PROPERTIES = (
-    recipe_of_any_values,
-    recipe_file_of_any_text,
-    any_command_line,
-    architecture_file_of_any_text,
-    architecture_of_any_name,
-    manifest_of_shards,
-    npz_of_shards,
-    parameter_file,
-    model_directory,
-    manifest_of_a_model_directory,
-    directory_for_transformers,
-)
-
-
-def try_out(prop: Any, options: settings) -> tuple[int, Exception | None]:
-    """Run a property; the number of its cases, and what the one that failed raised, made small."""
-    cases, inner = [0], prop.hypothesis.inner_test
-
-    def counting(*args: Any, **kwargs: Any) -> None:
-        cases[0] += 1
-        inner(*args, **kwargs)
-
-    prop.hypothesis.inner_test = counting
-    try:
-        options(prop)()
-    except Exception as error:  # whatever the code that is tried out raises
-        return cases[0], error
-    finally:
-        prop.hypothesis.inner_test = inner
-    return cases[0], None
+        ),
+    )
+}
+PROPERTIES = {
+    'recipe files': recipe_file_of_any_text,
+    'command lines': any_command_line,
+    'names of architectures': architecture_of_any_name,
+    'shards': npz_of_shards,
+    'manifest of shards': any_file(write_shards, ('manifest.json',), _read_shards, _seal),
+    'architecture': any_file(write_saved_model, ('architecture.json',), _read_architecture),
+    'parameters': any_file(write_saved_model, ('model.params',), _read_parameters),
+    'model directory': any_file(write_saved_model, OF_A_MODEL, _read_model),
+    'model directory, vouched for': any_file(write_saved_model, OF_A_MODEL, _read_model, _vouch),
+    'manifest of a model': any_file(write_saved_model, ('manifest.json',), _read_model, _seal),
+    **CHECKPOINTS,
+}

@@ -5,14 +5,12 @@ case notices.
 import os
 import pickle
 import subprocess
-import traceback
 from collections import OrderedDict
 from pathlib import Path
 
 import pytest
-from helpers.fuzzing import PROPERTIES, guarded, try_out
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from helpers.fuzzing import PROPERTIES, guarded
+from hypothesis import HealthCheck, settings
 
 from gluon_optbert.runs.recipe import RecipeError
 
@@ -27,11 +25,9 @@ OPTIONS = settings(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('prop', PROPERTIES, ids=lambda prop: prop.__name__)
-def test_hostile_input_is_read_right_or_refused_clearly(prop):
-    cases, error = try_out(prop, OPTIONS)
-    assert error is None, ''.join(traceback.format_exception(type(error), error, error.__traceback__))
-    assert cases >= CASES
+@pytest.mark.parametrize('name', PROPERTIES)
+def test_hostile_input_is_read_right_or_refused_clearly(name):
+    OPTIONS(PROPERTIES[name])()
 
 
 def fail(error):
@@ -67,13 +63,3 @@ def test_guard_lets_clear_errors_pass_and_no_others(tmp_path):
 def test_guard_notices(tmp_path, act):
     with pytest.raises(AssertionError), guarded(tmp_path):
         act()
-
-
-def test_case_that_fails_is_told():
-    @given(number=st.integers(0, 100))
-    def small(number):
-        assert number < 10
-
-    cases, error = try_out(small, OPTIONS)
-    assert isinstance(error, AssertionError) and cases >= 1
-    assert try_out(given(number=st.integers(0, 9))(small.hypothesis.inner_test), OPTIONS)[1] is None
