@@ -13,7 +13,6 @@ from pathlib import Path
 from ..runs.files import read_json
 
 Cell = str | int | float | None
-FORMAT = 1
 NUMBERS = (1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 
 
@@ -100,15 +99,14 @@ def load_table(number: int) -> PaperTable:
             f'there is no data for Table {number!r}; there is for {", ".join(map(str, NUMBERS))}'
         )
     values = read_json(Path(__file__).with_name('paper') / f'table_{number:02d}.json')
-    if values.pop('format') != FORMAT or values['number'] != number:
-        raise ValueError(f'the data of Table {number} is that of another table or version')
-    marks = tuple(
+    del values['format']
+    values['columns'] = tuple(Column(**column) for column in values['columns'])
+    values['rows'] = tuple(map(tuple, values['rows']))
+    values['inferred'] = tuple(
         Inference(row, column, one['printed'], one['reason'])
         for one in values['inferred']
         for row in one['rows']
         for column in one['columns']
     )
-    columns = tuple(Column(**column) for column in values['columns'])
     lists = {name: tuple(values[name]) for name in ('architectures', 'notes')}
-    rows = tuple(tuple(row) for row in values['rows'])
-    return PaperTable(**{**values, **lists, 'columns': columns, 'rows': rows, 'inferred': marks})
+    return PaperTable(**{**values, **lists})

@@ -21,7 +21,9 @@ _WORDS = 'embeddings.word_embeddings.weight'
 _MOST_SAID = 20  # problems of one network's layers
 
 
-def without_prefix(arrays: Mapping[str, np.ndarray]) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
+def without_prefix(
+    arrays: Mapping[str, np.ndarray], source: Path
+) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
     """The arrays of a network that something was wrapped around, without what every name begins with, and a
     note; ValueError if there are two networks, or a name begins otherwise.
     """
@@ -30,14 +32,14 @@ def without_prefix(arrays: Mapping[str, np.ndarray]) -> tuple[Mapping[str, np.nd
         return arrays, ()
     if len(prefixes) > 1:
         raise ValueError(
-            f'there are {len(prefixes)} networks, whose names begin with '
+            f'{source}: there are {len(prefixes)} networks, whose names begin with '
             f'{", ".join(map(repr, prefixes)):.200}; save the one that is meant alone'
         )
     (prefix,) = prefixes
     others = [name for name in arrays if not name.startswith(prefix)]
     if others:
         raise ValueError(
-            f'the names of a network begin with {prefix!r:.80}, and others do not: '
+            f'{source}: the names of a network begin with {prefix!r:.80}, and others do not: '
             f'{", ".join(map(repr, others)):.200}; it is part of another one, which is not read'
         )
     bare = {name[len(prefix) :]: array for name, array in arrays.items()}

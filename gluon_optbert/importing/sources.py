@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..architecture.architecture import Architecture
+from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.embedding import Embedding
 from ..architecture.heads import Head
-from ..architecture.named import uniform
 from ..runs.failures import RunFailed
 from ..runs.files import MANIFEST, existing, fetching, read_json, reason
 from ..runs.mxnet_arrays import BFLOAT16, read_arrays
@@ -140,8 +139,9 @@ def read_hugging_face(
     """
     whole, modules = directory, modules_of(directory)
     directory = modules[0][1] if modules else directory
-    config = read_json(directory / 'config.json')
-    architecture, notes = architecture_of(config, directory / 'config.json')
+    source = directory / 'config.json'
+    config = read_json(source)
+    architecture, notes = architecture_of(config, source)
     words, said = read_tokenizer(directory, vocabulary, as_is=as_is)
     notes += said
     readers = {
@@ -154,11 +154,8 @@ def read_hugging_face(
     if not present and arrays is None:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
     arrays = readers[present[0]](directory / present[0]) if arrays is None else arrays
-    try:
-        arrays, said = without_prefix(arrays)
-    except ValueError as error:
-        raise ValueError(f'{directory}: {error}') from error
-    notes, skipped, source = notes + said, (), directory / 'config.json'
+    arrays, said = without_prefix(arrays, directory)
+    notes, skipped = notes + said, ()
     if config.get('model_type') != UNEVEN:
         architecture, arrays, skipped, said = pruned(arrays, architecture, config, source)
         notes += said
@@ -248,10 +245,10 @@ def _of_gluonnlp(arrays: Mapping[str, np.ndarray], heads: int, words: Vocabulary
             f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads are not '
             'those of a BERT'
         )
-    architecture = uniform(
-        layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length
+    dims = LayerDims(heads, h // heads, h // heads, f)
+    architecture = Architecture(
+        h, (dims,) * len(layers), vocab_size, max_length=max_length, token_types=token_types
     )
-    architecture = dataclasses.replace(architecture, token_types=token_types)
     return Source('GluonNLP', architecture, words, head_of('GluonNLP', arrays, {}, path), arrays)
 
 
