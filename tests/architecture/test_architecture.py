@@ -1,6 +1,7 @@
 """Architectures: their JSON, their widths, and the tensors that follow from them."""
 
 import pytest
+from helpers.examples import examples
 from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import given
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_json_round_trip_is_lossless(architecture):
     assert Architecture.from_json(architecture.to_json()) == architecture
@@ -16,6 +18,7 @@ def test_json_round_trip_is_lossless(architecture):
     assert sum(line.strip().startswith('{"a"') for line in lines) == len(architecture.layers)
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_with_widths_of_itself_changes_nothing(architecture):
     assert architecture.with_widths(architecture.widths()) == architecture
@@ -37,6 +40,12 @@ def test_every_bad_width_is_named_at_once():
     assert 'f of layer 1' not in str(error.value)
 
 
+def test_epsilon_of_bert_is_not_written():
+    values = network().to_dict()
+    assert 'layer_norm_eps' not in values and Architecture.from_dict(values).layer_norm_eps == 1e-12
+    assert Architecture.from_dict({**values, 'layer_norm_eps': 1e-5}).to_dict()['layer_norm_eps'] == 1e-5
+
+
 @pytest.mark.parametrize(
     'change, named',
     [
@@ -49,6 +58,9 @@ def test_every_bad_width_is_named_at_once():
         ({'layers': 4}, 'layers'),
         ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'layers must be a list'),
         ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0'),
+        ({'layer_norm_eps': 1.0}, 'layer_norm_eps must be a number from 0 to below 1'),
+        ({'layer_norm_eps': float('nan')}, 'layer_norm_eps must'),
+        ({'layer_norm_eps': '1e-5'}, 'layer_norm_eps must'),
     ],
 )
 def test_values_that_are_no_architecture_are_refused(change, named):

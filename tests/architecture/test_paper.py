@@ -41,13 +41,6 @@ def test_published_averages_are_means_of_their_rows_but_for_one():
     assert wrong == {(15, 'BERT-all uniform'): (71.7, Decimal('77.7'))}
 
 
-def test_scattered_row_of_table_8_is_optbert_f_and_marked():
-    table = load_table(8)
-    assert table.rows[4] == ('optBERT-f', 66, 87.6, 80.0, 77.6, 74.1, 83.0, 86.8, 90.6, 68.1, 82.3)
-    marked = {(one.row, one.column) for one in table.inferred}
-    assert {(4, column.name) for column in table.columns} <= marked and (0, 'average') not in marked
-
-
 @pytest.mark.parametrize('number, size', [(7, 88), (12, 99)])
 def test_layer_tables_span_the_ranges_of_table_10(number, size):
     table, ranges = (

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from helpers.examples import examples
 from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
@@ -34,12 +35,14 @@ def test_table_has_the_parameters_of_the_network_in_their_order(widths, head):
     assert all(spec.name == name for name, spec in table.items())
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_layers_lie_together_in_their_order(architecture):
     layers = [spec.layer for spec in parameter_table(architecture).values() if spec.layer is not None]
     assert layers == sorted(layers) and set(layers) == set(range(len(architecture.layers)))
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_every_prunable_width_has_a_gated_side_and_letters_of_a_layer_stay_in_it(architecture):
     gated = set()
@@ -50,6 +53,7 @@ def test_every_prunable_width_has_a_gated_side_and_letters_of_a_layer_stay_in_it
     assert gated == {key for key, width in architecture.widths().items() if width}
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(architecture):
     for spec in parameter_table(architecture).values():
@@ -59,6 +63,7 @@ def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(ar
             assert spec.layer is not None or spec.part == 'embeddings'
 
 
+@examples(30)
 @given(ARCHITECTURES)
 def test_parameters_that_stay_with_some_layers_move_up(architecture):
     layers = range(0, len(architecture.layers), 2)
