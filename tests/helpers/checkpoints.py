@@ -2,7 +2,9 @@
 libraries.
 """
 
+import io
 import json
+import pickle
 import struct
 import zipfile
 
@@ -11,7 +13,7 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.name_maps import MAPS, PREFIX, is_transposed
+from gluon_optbert.importing.name_maps import PREFIX, is_transposed, names_in
 from gluon_optbert.importing.tensorflow_reader import masked_checksum
 from helpers.tiny import TOKENS, network, random_parameters
 
@@ -31,30 +33,16 @@ CONFIG = {
 HEADS = ('pooler', 'cls', 'decoder', 'classifier')  # how the names of all heads begin, in one form or another
 
 
-def named(form, parameters=None, *, without=(), prefix=True, spelling=0):
-    """Parameters by the names of a form, tied ones once; `spelling` chooses among several names of one
-    tensor.
-
-    Names here that begin with a word of `without` are left away.
+def named(form, parameters=None, *, without=(), prefix=True):
+    """Parameters by the names of a form, tied ones once; names here that begin with a word of `without` are
+    left away.
     """
     parameters = random_parameters(network()) if parameters is None else parameters
-    arrays = {}
-    for here, value in parameters.items():
-        if here.startswith(tuple(without)):
-            continue
-        layer = here.split('.')[2] if here.startswith('encoder.transformer_cells.') else ''
-        pattern = here.replace(f'transformer_cells.{layer}.', 'transformer_cells.{i}.')
-        names = [
-            name
-            for name, target in MAPS[form].items()
-            if target == pattern and 'decoder.weight' not in name and name != 'decoder.3.weight'
-        ]
-        name = names[min(spelling, len(names) - 1)].replace('{i}', layer)
-        whole = (
-            name
-            if name.startswith(('cls', 'qa', 'classifier', 'output', 'span')) or not prefix
-            else PREFIX[form] + name
-        )
+    names, arrays = names_in(form, 2), {}
+    for here in (here for here in parameters if not here.startswith(tuple(without))):
+        name, value = names[here], parameters[here]
+        bare = not prefix or name.startswith(('cls', 'qa', 'classifier', 'output', 'span'))
+        whole = name if bare else PREFIX[form] + name
         arrays[whole] = value.T.copy() if is_transposed(form, name) else value
     return arrays
 
@@ -72,26 +60,24 @@ def write_hugging_face(directory, arrays=None, *, files='model.safetensors', **c
     """A Hugging Face directory with one file of weights, or with two of them and the index `files`."""
     arrays = named('Hugging Face') if arrays is None else arrays
     write_config(directory, **changes)
-    if files == 'pytorch_model.bin':
-        write_torch(directory / files, arrays)
-    elif files == 'old pytorch_model.bin':
-        write_old_torch(directory / 'pytorch_model.bin', arrays)
-    elif files == 'model.safetensors':
-        save_file(
-            {name: np.ascontiguousarray(value) for name, value in arrays.items()}, str(directory / files)
-        )
-    else:
-        places = {}
-        for number in range(2):
-            part = {name: value for i, (name, value) in enumerate(sorted(arrays.items())) if i % 2 == number}
-            stem, ending = files[: -len('.index.json')].split('.')
-            file = f'{stem}-{number + 1:05d}-of-00002.{ending}'
-            if ending == 'bin':
-                write_torch(directory / file, part)
-            else:
-                save_file(part, str(directory / file))
-            places.update(dict.fromkeys(part, file))
-        (directory / files).write_text(json.dumps({'metadata': {}, 'weight_map': places}))
+
+    def save(name, part):
+        path = directory / name.removeprefix('old ')
+        if name.endswith('.safetensors'):
+            save_file({key: np.ascontiguousarray(value) for key, value in part.items()}, str(path))
+        else:
+            (write_old_torch if name.startswith('old ') else write_torch)(path, part)
+
+    if not files.endswith('.index.json'):
+        save(files, arrays)
+        return directory
+    stem, ending = files.removesuffix('.index.json').split('.')
+    places = {}
+    for number, keys in enumerate((sorted(arrays)[::2], sorted(arrays)[1::2]), 1):
+        file = f'{stem}-{number:05d}-of-00002.{ending}'
+        save(file, {key: arrays[key] for key in keys})
+        places.update(dict.fromkeys(keys, file))
+    (directory / files).write_text(json.dumps({'metadata': {}, 'weight_map': places}))
     return directory
 
 
@@ -110,34 +96,24 @@ class Reference(tuple):
     """What stands for a storage in a pickle."""
 
 
-def pickled(value, *, end=b'.'):
-    """A pickle of protocol 2, as `torch.save` writes one, of dictionaries, tuples, words, numbers and the
-    three above.
-    """
+class Pickler(pickle._Pickler):
+    """Python's own, in Python, which knows the three above."""
 
-    def emit(item):
-        if isinstance(item, Global):
-            module, _, name = item.rpartition('.')
-            return f'c{module}\n{name}\n'.encode()
-        if isinstance(item, Call):
-            return emit(item[0]) + emit(tuple(item[1:])) + b'R'
-        if isinstance(item, Reference):
-            return emit(tuple(item)) + b'Q'
-        if isinstance(item, tuple):
-            return b'(' + b''.join(map(emit, item)) + b't'
-        if isinstance(item, list):
-            return b'](' + b''.join(map(emit, item)) + b'e'
-        if isinstance(item, dict):
-            return b'}(' + b''.join(emit(key) + emit(part) for key, part in item.items()) + b'u'
-        if isinstance(item, str):
-            data = item.encode()
-            return b'X' + struct.pack('<I', len(data)) + data
-        if item is None or isinstance(item, bool):
-            return {None: b'N', True: b'\x88', False: b'\x89'}[item]
-        size = item.bit_length() // 8 + 1
-        return b'\x8a' + bytes([size]) + item.to_bytes(size, 'little', signed=True)
+    dispatch = {
+        **pickle._Pickler.dispatch,
+        Global: lambda self, name: self.write('c{}\n{}\n'.format(*name.rsplit('.', 1)).encode()),
+        Call: lambda self, call: [self.save(call[0]), self.save(tuple(call[1:])), self.write(pickle.REDUCE)],
+    }
 
-    return b'\x80\x02' + emit(value) + end
+    def persistent_id(self, value):
+        return tuple(value) if isinstance(value, Reference) else None
+
+
+def pickled(value):
+    """A pickle of protocol 2, as `torch.save` writes one."""
+    file = io.BytesIO()
+    Pickler(file, 2).dump(value)
+    return file.getvalue()
 
 
 STORAGE = {

@@ -282,69 +282,56 @@ class Payload:
         return os.system, ('touch pickled',)
 
 
-@st.composite
-def member(draw, good: np.ndarray) -> bytes:
-    """The content of one npy file: good values, others, a pickle, or a header that promises too much."""
-    kind, packed = draw(st.integers(0, 5)), io.BytesIO()
-    if kind == 0:
-        np.save(packed, np.array([Payload()] * draw(st.integers(1, 4)), object), allow_pickle=True)
-    elif kind == 1:
-        np.save(
-            packed,
-            good.astype(draw(st.sampled_from(['float32', 'int64', 'uint8', 'S3', '>u2', 'complex64']))),
-        )
-    elif kind == 2:
-        np.save(packed, good.reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1)]))))
-    else:
-        np.save(packed, good)
-        if kind == 3:
-            return draw(mutated_bytes(packed.getvalue()))
-        if kind == 4:
-            return packed.getvalue().replace(
-                b'(4,', b'(' + draw(st.sampled_from([b'9' * 12, b'-1', b'()', b'4L'])) + b','
-            )
+def npy(values: np.ndarray) -> bytes:
+    """The file of an array."""
+    packed = io.BytesIO()
+    np.save(packed, values, allow_pickle=True)
     return packed.getvalue()
+
+
+def members(good: np.ndarray) -> st.SearchStrategy[bytes]:
+    """The content of one npy file: good values as others, a pickle, or a header that promises too much."""
+    return st.one_of(
+        mutated_bytes(npy(good)),
+        st.just(npy(np.array([Payload()] * 4, object))),
+        st.sampled_from('float32 int64 uint8 S3 >u2 complex64'.split()).map(
+            lambda kind: npy(good.astype(kind))
+        ),
+        st.sampled_from([(-1,), (1, -1), (-1, 1)]).map(lambda shape: npy(good.reshape(shape))),
+        st.sampled_from([b'9' * 12, b'-1', b'()', b'4L']).map(
+            lambda side: npy(good).replace(b'(4,', b'(' + side)
+        ),
+    )
 
 
 @given(data=st.data())
 def npz_of_shards(data):
     """A shard that the manifest vouches for, of any members."""
+    records = np.zeros(4, format_.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
+    records['valid_lengths'] = 8
+    arrays = {name: np.ascontiguousarray(records[name]) for name in records.dtype.names}
+    bad = data.draw(st.sets(st.sampled_from(records.dtype.names), max_size=2))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(
+        packed, 'w', data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA]))
+    ) as npz:
+        for name, values in arrays.items():
+            npz.writestr(f'{name}.npy', data.draw(members(values)) if name in bad else npy(values))
+        for name in data.draw(
+            st.lists(st.sampled_from(['../../out', '/out.npy', 'input_ids.npy', 'x\0.npy']), max_size=1)
+        ):
+            npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
+    content = data.draw(st.just(packed.getvalue()) | mutated_bytes(packed.getvalue()))
     with SHARDS.copy() as directory:
-        manifest = json.loads((directory / format_.MANIFEST).read_text())
-        records = np.zeros(4, format_.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
-        records['valid_lengths'] = 8
-        packed = io.BytesIO()
-        bad = data.draw(st.sets(st.sampled_from(records.dtype.names), max_size=2))
-        how = data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA]))
-        with zipfile.ZipFile(packed, 'w', how) as npz:
-            for name in records.dtype.names:
-                plain, values = io.BytesIO(), np.ascontiguousarray(records[name])
-                np.save(plain, values)
-                npz.writestr(f'{name}.npy', data.draw(member(values)) if name in bad else plain.getvalue())
-            for name in data.draw(
-                st.lists(st.sampled_from(['../../out', '/out.npy', 'input_ids.npy', 'x\0.npy']), max_size=1)
-            ):
-                npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
-        content = packed.getvalue()
-        content = data.draw(mutated_bytes(content)) if data.draw(st.booleans()) else content
         (directory / 'train-00000.npz').write_bytes(content)
-        manifest['splits']['train'] = {
-            'instances': 4,
-            'shards': [
-                {
-                    'name': 'train-00000.npz',
-                    'instances': 4,
-                    'bytes': len(content),
-                    'sha256': hashlib.sha256(content).hexdigest(),
-                }
-            ],
-        }
+        manifest = json.loads((directory / format_.MANIFEST).read_text())
+        shard = {'name': 'train-00000.npz', 'instances': 4, 'bytes': len(content)}
+        shard['sha256'] = hashlib.sha256(content).hexdigest()
+        manifest['splits']['train'] = {'instances': 4, 'shards': [shard]}
         seal(directory / format_.MANIFEST, manifest)
         with guarded(directory):
             fields = Shards.open(directory).read(0)
-            assert {name: values.shape[0] for name, values in fields.items()} == dict.fromkeys(
-                records.dtype.names, 4
-            )
+            assert {name: len(values) for name, values in fields.items()} == dict.fromkeys(arrays, 4)
         assert not Path('pickled').exists()
 
 

@@ -2,8 +2,8 @@
 half-written.
 """
 
+import dataclasses
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,10 +34,19 @@ from helpers.tiny import (
 from gluon_optbert.architecture.architecture import LayerDims
 from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
 from gluon_optbert.deployment.export import export
 from gluon_optbert.importing import sources
-from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
+from gluon_optbert.importing.convert import (
+    KNOWN,
+    ImportRecipe,
+    convert,
+    describe,
+    import_checkpoint,
+    known,
+    name_of,
+)
 from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up, names_in
 from gluon_optbert.importing.sources import ZOO, read_source
 from gluon_optbert.network.model import build
@@ -54,14 +63,20 @@ WEIGHTS = (
     'old pytorch_model.bin',
 )
 LFS_POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868376\n'
-SHARED = Path(__file__).parents[3] / 'shared'
-MINILM = SHARED / 'models' / 'minilm-l6-h384'
+MINILM = ROOT.parent / 'shared' / 'models' / 'minilm-l6-h384'
 PARAMETERS = random_parameters(network())
 TABLE = parameter_table(network())
 
 
 def imported(source, **options):
     return convert(read_source(str(source), **options))
+
+
+def written(source, output, **more):
+    """The import as the command makes it, and what it says."""
+    recipe = fill(ImportRecipe, {'source': str(source), 'output': str(output), **more})
+    result = import_checkpoint(recipe)
+    return result, '\n'.join(describe(result, recipe))
 
 
 def assert_parameters(parameters, wanted=PARAMETERS):
@@ -89,39 +104,62 @@ def test_every_map_reaches_every_parameter_and_nothing_else(names, e):
     """Directories of Hugging Face may have a factorised embedding, and dense layers behind a pooling."""
     dense = ((4, 'tanh'),) * 2 if names is HUGGING_FACE else ()
     reached = {here.replace('{i}', layer) for here in names.values() if here for layer in '01'}
-    assert reached == {
-        *network_shapes(network(e=e), Head(embedding=Embedding(dense=dense))),
-        'task.weight',
-        'task.bias',
-    }
+    whole = network_shapes(network(e=e), Head(embedding=Embedding(dense=dense)))
+    assert reached == {*whole, 'task.weight', 'task.bias'}
+
+
+def test_names_are_those_of_google_and_of_transformers():
+    here = 'encoder.transformer_cells.11.attention_cell.proj_query.weight'
+    assert names_in('TensorFlow', 12)[here] == 'encoder/layer_11/attention/self/query/kernel'
+    names = names_in('Hugging Face', 12)
+    assert names[here] == 'encoder.layer.11.attention.self.query.weight'
+    assert names['encoder.layer_norm.beta'] == 'embeddings.LayerNorm.bias'
+    layer = 'encoder.layer.{}.output.dense.bias'
+    for nearly in (layer.format('01'), layer, layer.format(99999), 'bert.bert.' + names[here], ''):
+        assert look_up('Hugging Face', nearly) == (False, None)
 
 
 @pytest.mark.parametrize(
-    'here, google, transformers',
+    'source, name',
     [
-        ('encoder.layer_norm.beta', 'embeddings/LayerNorm/beta', 'embeddings.LayerNorm.bias'),
+        ('downloads/bert-base-uncased/', 'bert-base-uncased'),
+        ('hub/models--google-bert--bert-base-uncased/snapshots/86b5e09', 'bert-base-uncased'),
+        ('uncased_L-12_H-768_A-12/bert_model.ckpt', 'uncased_L-12_H-768_A-12'),
         (
-            'encoder.transformer_cells.11.attention_cell.proj_query.weight',
-            'encoder/layer_11/attention/self/query/kernel',
-            'encoder.layer.11.attention.self.query.weight',
+            'models/bert_12_768_12_book_corpus_wiki_en_uncased-75cc780f.params',
+            'bert_12_768_12_book_corpus_wiki_en_uncased',
         ),
-        ('classifier.bias', 'cls/seq_relationship/output_bias', 'cls.seq_relationship.bias'),
     ],
 )
-def test_names_are_those_of_google_and_of_transformers(here, google, transformers):
-    assert names_in('TensorFlow', 12)[here] == google
-    assert names_in('Hugging Face', 12)[here] == transformers
-    layer = 'encoder.layer.{}.output.dense.bias'
-    for nearly in (layer.format('01'), layer, layer.format(99999), 'bert.bert.' + transformers, ''):
-        assert look_up('Hugging Face', nearly) == (False, None)
+def test_a_public_bert_is_known_by_every_name_of_it_and_its_widths(source, name):
+    assert name_of(source) == name
+    assert known(source, KNOWN[name]) == name
+    for architecture in (dataclasses.replace(bert_base(), max_length=128), bert_base(6)):
+        assert known(source, architecture) is None
+    assert known('multiberts-seed_0', bert_base()) is None
+
+
+@pytest.mark.parametrize(
+    'name, given, steps', [('tiny-bert', {}, 1_000_000), ('tiny-bert', {'trained_steps': 0}, 0), ('b', {}, 0)]
+)
+def test_published_steps_are_recorded_unless_others_are_given(tmp_path, monkeypatch, name, given, steps):
+    monkeypatch.setitem(KNOWN, 'tiny-bert', network())
+    _, said = written(write_hugging_face(tmp_path / name), tmp_path / 'model', **given)
+    assert read_model(tmp_path / 'model').progress.trained_steps == steps
+    assert ('this is tiny-bert, which was pre-trained for 1,000,000 steps' in said) == (steps > 0)
 
 
 # The same network from every form
 
 
-@pytest.mark.parametrize('files, spelling', [*((files, 0) for files in WEIGHTS), (WEIGHTS[0], 1)])
-def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, spelling):
-    arrays = named('Hugging Face', spelling=spelling)
+@pytest.mark.parametrize('files, old_names', [*((files, False) for files in WEIGHTS), (WEIGHTS[0], True)])
+def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, old_names):
+    arrays = named('Hugging Face')
+    if old_names:  # of 2018
+        arrays = {
+            name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta'): value
+            for name, value in arrays.items()
+        }
     result = imported(write_hugging_face(tmp_path / 'hf', arrays, files=files))
     assert_parameters(result.model.parameters)
     assert result.model.architecture == network() and result.model.vocabulary.idx_to_token == TOKENS
@@ -134,9 +172,8 @@ def test_one_tensor_may_have_several_names_and_any_floating_point_type(tmp_path)
     arrays['bert.embeddings.position_ids'] = np.arange(16)[np.newaxis]
     source = write_hugging_face(tmp_path / 'tied', arrays)
     widened = {name: value.astype(np.float16).astype(np.float32) for name, value in PARAMETERS.items()}
-    assert_parameters(imported(source).model.parameters, widened)
     for name in ('one', 'other'):
-        import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / name)}))
+        assert_parameters(written(source, tmp_path / name)[0].model.parameters, widened)
     one, other = (contents(tmp_path / name)['model.params'] for name in ('one', 'other'))
     assert one == other  # though safetensors gives its tensors in another order each time
     arrays['cls.predictions.decoder.weight'][3, 3] += 1
@@ -173,22 +210,46 @@ def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
     assert relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
 
 
+def test_model_zoo_name_is_fetched_by_gluonnlp(tmp_path, monkeypatch):
+    from mxnet.gluon.model_zoo import model_store
+
+    path = write_gluonnlp(tmp_path / 'zoo')
+    monkeypatch.setattr(model_store, 'get_model_file', lambda name, root: str(path))
+    monkeypatch.setattr('gluonnlp.data.utils._load_pretrained_vocab', lambda name, root, cls: vocabulary())
+    monkeypatch.setitem(model_store._model_sha1, 'bert_12_768_2_tiny', '')
+    monkeypatch.setattr(sources, 'ZOO', ('bert_12_768_2_',))  # with as many heads as the tiny network
+    assert_parameters(imported('bert_12_768_2_tiny').model.parameters)
+
+    def unreachable(name, root):
+        raise ConnectionError('no route\nto host')
+
+    monkeypatch.setattr(model_store, 'get_model_file', unreachable)
+    with pytest.raises(RunFailed, match='could not be fetched .ConnectionError: no route') as error:
+        read_source('bert_12_768_2_tiny')
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.skipif(not MINILM.is_dir(), reason='no checkpoint beside the project')
+def test_real_checkpoint_is_imported_whole():
+    result = imported(MINILM)
+    assert result.model.progress == Progress(untrained=('mlm', 'nsp'))
+    assert result.dropped == ('embeddings.position_ids',)
+    assert result.model.architecture.h == 384 and len(result.model.architecture.layers) == 6
+    recipe = ImportRecipe(source=str(MINILM), output='model')
+    assert describe(result, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
+
+
 # Heads
 
 
 @pytest.mark.parametrize(
-    'parts, without',
-    [
-        (['mlm', 'nsp'], ('decoder', 'classifier')),
-        (['pooler', 'nsp'], ('pooler', 'classifier')),
-        (['pooler', 'mlm', 'nsp'], ('pooler', 'decoder', 'classifier')),
-    ],
+    'parts, without', [(['mlm', 'nsp'], ('decoder', 'classifier')), (['pooler', 'nsp'], ('pooler', 'class'))]
 )
 def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     arrays = named('Hugging Face', without=without, prefix='pooler' in parts)
     source = write_hugging_face(tmp_path / 'hf', arrays)
-    recipe = fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')})
-    result = import_checkpoint(recipe)
+    _, said = written(source, tmp_path / 'model')
+    assert all(f'no {PARTS[part]}' in said for part in parts)
     saved = read_model(tmp_path / 'model')
     assert saved.progress == Progress(untrained=tuple(parts))
     kept = {name for name in PARAMETERS if TABLE[name].part not in parts}
@@ -197,32 +258,32 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     assert {name for name in PARAMETERS if not np.array_equal(saved.parameters[name], again[name])} == {
         name for name in set(PARAMETERS) - kept if PARAMETERS[name].ndim > 1
     }
-    said = '\n'.join(describe(result, recipe))
-    assert all(f'no {PARTS[part]}' in said for part in parts)
+
+
+NAMES = {'id2label': {'2': 'I-a', '0': 'O', '1': 'B-a'}, 'finetuning_task': 'mnli'}
+TAGS = {**NAMES, 'architectures': ['BertForTokenClassification']}
+MULTI = {**NAMES, 'architectures': None, 'problem_type': 'multi_label_classification'}
 
 
 @pytest.mark.parametrize(
-    'head, name',
+    'kind, config, without',
     [
-        (Head('classification', ('no', 'yes', 'maybe'), 'mnli'), 'classifier'),
-        (Head('regression', (), 'stsb'), 'classifier'),
-        (Head('question_answering'), 'qa_outputs'),
+        ('classification', NAMES, ()),
+        ('token_classification', TAGS, ('pooler',)),
+        ('token_classification', TAGS, ()),  # drops the pooler
+        ('multi_label', MULTI, ()),
+        ('regression', {}, ()),
+        ('question_answering', {}, ()),
     ],
 )
-def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
+def test_checkpoint_of_a_task_keeps_its_head(tmp_path, kind, config, without):
+    labels = ('O', 'B-a', 'I-a') if config else ()
+    head = Head(kind, labels, config.get('finetuning_task', ''))
     parameters = head_parameters(head.outputs)
-    arrays = {
-        key.replace('classifier', name): value for key, value in named('Hugging Face', parameters).items()
-    }
-    labels = {str(i): label for i, label in enumerate(head.labels)}
-    source = write_hugging_face(
-        tmp_path / 'hf',
-        arrays,
-        id2label=dict(reversed(labels.items())) or None,
-        finetuning_task=head.task or None,
-        architectures=None,
-    )
-    import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')}))
+    arrays = named('Hugging Face', parameters, without=without)
+    if kind == 'question_answering':
+        arrays = {name.replace('classifier', 'qa_outputs'): value for name, value in arrays.items()}
+    written(write_hugging_face(tmp_path / 'hf', arrays, **config), tmp_path / 'model')
     saved = read_model(tmp_path / 'model')
     assert saved.head == head and saved.progress == Progress()
     assert_parameters(saved.parameters, {name: parameters[name] for name in network_shapes(network(), head)})
@@ -230,15 +291,16 @@ def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
 
 def test_heads_of_tasks_are_read_in_every_form(tmp_path):
     parameters = head_parameters(3)
-    result = imported(write_google(tmp_path / 'tf', named('TensorFlow', parameters)))
-    assert result.model.head == Head('classification', ('0', '1', '2'))
-    assert_parameters(result.model.parameters, parameters)
-    result = imported(write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)))
-    assert result.model.head.labels == ('0', '1', '2')
-    parameters = head_parameters(2)
+    for source in (
+        write_google(tmp_path / 'tf', named('TensorFlow', parameters)),
+        write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)),
+    ):
+        model = imported(source).model
+        assert model.head == Head('classification', ('0', '1', '2'))
+        assert_parameters(model.parameters, parameters)
     arrays = {
         name.replace('output_', 'cls/squad/output_') if name.startswith('output') else name: value
-        for name, value in named('TensorFlow', parameters).items()
+        for name, value in named('TensorFlow', head_parameters(2)).items()
     }
     result = imported(write_google(tmp_path / 'squad', arrays))
     assert result.model.head.kind == 'question_answering'
@@ -278,7 +340,6 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
     [
         (None, {'hidden_act': 'relu', 'vocab_size': 'many'}, 'vocab_size must .*hidden_act must'),
         (None, {'model_type': 'gpt2', 'hidden_size': None}, "config.json: model_type is 'gpt2', and [^;]*$"),
-        (None, {'gelu_patch': True}, 'gelu_patch must be False'),
         (None, {'num_attention_heads': 3}, 'does not divide'),
         (3, {'architectures': ['BertForMultipleChoice']}, 'BertForMultipleChoice'),
         (3, {'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
@@ -309,7 +370,7 @@ def test_a_gluonnlp_file_is_asked_for_what_it_does_not_say(tmp_path):
         imported(write_gluonnlp(tmp_path / 'gap', gap))
 
 
-def test_what_a_source_has_no_use_for_and_files_of_this_package_are_refused(tmp_path, model_directory):
+def test_what_a_source_has_no_use_for_and_what_is_no_checkpoint_is_refused(tmp_path, model_directory):
     source = write_hugging_face(tmp_path / 'hf')
     export(saved_model(), tmp_path / 'out', head='pretraining')
     for place, options, said in (
@@ -319,8 +380,10 @@ def test_what_a_source_has_no_use_for_and_files_of_this_package_are_refused(tmp_
         (model_directory, {}, 'of this package already'),
         # its queries contain the scale of the attention, so this would be another network
         (tmp_path / 'out' / 'model-0000.params', {}, 'import the model directory that was exported'),
+        ('nowhere', {}, 'model zoo'),
+        ('bert_12_768_12_no_such', {}, 'model zoo'),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
             read_source(str(place), **options)
 
 
@@ -370,55 +433,37 @@ def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path, p
 # Networks that others pruned
 
 
-def cut(parameters, layer, heads=None, filters=None):
-    """Parameters with some heads (of k = 4) and filters of a layer alone."""
-    cell, parameters = f'encoder.transformer_cells.{layer}.', dict(parameters)
-    if heads is not None:
-        rows = np.concatenate([np.arange(4 * head, 4 * head + 4) for head in heads] or [np.zeros(0, int)])
-        for name in ('query', 'key', 'value'):
-            for end in ('weight', 'bias'):
-                whole = f'{cell}attention_cell.proj_{name}.{end}'
-                parameters[whole] = parameters[whole][rows]
-        parameters[cell + 'proj.weight'] = parameters[cell + 'proj.weight'][:, rows]
-    if filters is not None:
-        for name in ('ffn_1.weight', 'ffn_1.bias'):
-            parameters[f'{cell}ffn.{name}'] = parameters[f'{cell}ffn.{name}'][:filters]
-        parameters[f'{cell}ffn.ffn_2.weight'] = parameters[f'{cell}ffn.ffn_2.weight'][:, :filters]
-    return parameters
-
-
-def zeroed(parameters, layer, heads=(0, 1), filters=16):
-    """The same with zeros instead of what was cut, so that the network computes the same."""
-    cell, parameters = f'encoder.transformer_cells.{layer}.', dict(parameters)
-    keys = np.isin(np.arange(8) // 4, heads)
-    parameters[cell + 'proj.weight'] = parameters[cell + 'proj.weight'] * keys
-    parameters[cell + 'ffn.ffn_2.weight'] = parameters[cell + 'ffn.ffn_2.weight'] * (np.arange(16) < filters)
-    return parameters
+def cut(layer, heads=(0, 1), filters=16):
+    """The parameters with some heads (of k = 4) and filters of a layer alone; and whole, with zeros instead,
+    so that the network computes the same.
+    """
+    smaller, zeroed, keys = dict(PARAMETERS), dict(PARAMETERS), np.isin(np.arange(8) // 4, heads)
+    for name, value in PARAMETERS.items():
+        if name.startswith(f'encoder.transformer_cells.{layer}.'):
+            if 'proj_' in name:
+                smaller[name] = value[keys]
+            elif 'proj.weight' in name:
+                smaller[name], zeroed[name] = value[:, keys], value * keys
+            elif 'ffn_1' in name:
+                smaller[name] = value[:filters]
+            elif 'ffn_2.weight' in name:
+                smaller[name], zeroed[name] = value[:, :filters], value * (np.arange(16) < filters)
+    return smaller, zeroed
 
 
 @pytest.mark.parametrize(
-    'layer, heads, filters, stated',
-    [
-        (0, (1,), None, {'0': [0]}),
-        (1, (0,), 5, {'1': [1]}),
-        (1, (), None, {'1': [0, 1]}),
-        (0, (), 0, None),
-        (0, None, 3, None),
-        (1, (1,), 0, {}),
-    ],
+    'layer, heads, filters, stated', [(1, (0,), 5, {'1': [1]}), (0, (), 0, None), (1, (1,), 16, {})]
 )
 def test_a_network_that_others_pruned_computes_what_it_did(tmp_path, layer, heads, filters, stated):
-    arrays = named('Hugging Face', cut(PARAMETERS, layer, heads, filters))
+    smaller, zeroed = cut(layer, heads, filters)
+    arrays = named('Hugging Face', smaller)
     result = imported(write_hugging_face(tmp_path / 'hf', arrays, pruned_heads=stated))
     dims = result.model.architecture.layers[layer]
-    assert dims == LayerDims(
-        2 if heads is None else max(len(heads), 1), 4, 4, 16 if filters is None else max(filters, 1)
-    )
+    assert dims == LayerDims(max(len(heads), 1), 4, 4, max(filters, 1))
     assert any('pruned network' in note for note in result.notes)
-    kept = zeroed(PARAMETERS, layer, (0, 1) if heads is None else heads, 16 if filters is None else filters)
     inputs = random_inputs(network())
     ours = outputs_of(build(result.model.architecture, result.model.parameters), inputs)
-    assert relative_difference(ours, outputs_of(build(network(), kept), inputs)) <= 1e-5
+    assert relative_difference(ours, outputs_of(build(network(), zeroed), inputs)) <= 1e-5
 
 
 def left_out(arrays, *blocks):
@@ -445,64 +490,29 @@ def test_blocks_that_cofi_left_out_and_a_smaller_hidden_size_are_read(tmp_path):
         for name in ('0.output', '1.attention.output')
         for end in ('weight', 'bias')
     }
-    arrays = left_out(named('Hugging Face', spread), '.1.attention')
-    with pytest.raises(
-        ValueError, match='layer 1 has an intermediate block and no attention, as the one before'
-    ):
-        imported(write_hugging_face(tmp_path / 'two', arrays))
-    del arrays['bert.encoder.layer.1.attention.output.LayerNorm.bias']
-    with pytest.raises(ValueError, match='missing encoder.transformer_cells.1.attention_cell'):
-        imported(write_hugging_face(tmp_path / 'cut short', arrays))
 
 
-def test_heads_that_do_not_fit_are_refused_with_their_layer(tmp_path):
-    parted = named('Hugging Face')
-    parted['bert.encoder.layer.1.attention.self.query.weight'] = np.ones((6, 8), np.float32)
+def test_blocks_and_heads_that_do_not_fit_are_refused_with_their_layer(tmp_path):
+    whole = named('Hugging Face')
+    alone = left_out(whole, '.1.attention')
+    cut_short = {**alone}
+    del cut_short['bert.encoder.layer.1.attention.output.LayerNorm.bias']
+    query = 'bert.encoder.layer.1.attention.self.query.weight'
     for number, (arrays, stated, said) in enumerate(
         (
             (
-                named('Hugging Face', cut(PARAMETERS, 0, (1,))),
+                named('Hugging Face', cut(0, (1,))[0]),
                 {'0': [0, 1]},
-                'layer 0 has 1 heads, and pruned_heads leaves it 0',
+                'has 1 heads, and pruned_heads leaves it 0',
             ),
-            (named('Hugging Face'), {'0': [0, 0]}, 'pruned_heads must have'),
-            (
-                parted,
-                None,
-                'transformer_cells.1.attention_cell.proj_query.weight has 6 rows, wanted 2 times 4',
-            ),
+            (whole, {'0': [0, 0]}, 'pruned_heads must have'),
+            ({**whole, query: np.ones((6, 8))}, None, 'cells.1.*query.weight has 6 rows, wanted 2 times 4'),
+            (alone, None, 'layer 1 has an intermediate block and no attention, as the one before'),
+            (cut_short, None, 'missing encoder.transformer_cells.1.attention_cell'),
         )
     ):
-        with pytest.raises(ValueError, match=f'config.json: .*{said}'):
+        with pytest.raises(ValueError, match=said):
             imported(write_hugging_face(tmp_path / f'hf{number}', arrays, pruned_heads=stated))
-
-
-# The model zoo
-
-
-@pytest.mark.parametrize('source', ['nowhere', 'bert_12_768_12_no_such', 'roberta_12_768_12_openwebtext'])
-def test_what_is_nowhere_is_said(source):
-    with pytest.raises((ValueError, FileNotFoundError), match='model zoo'):
-        read_source(source)
-
-
-def test_model_zoo_name_is_fetched_by_gluonnlp(tmp_path, monkeypatch):
-    from mxnet.gluon.model_zoo import model_store
-
-    path = write_gluonnlp(tmp_path / 'zoo')
-    monkeypatch.setattr(model_store, 'get_model_file', lambda name, root: str(path))
-    monkeypatch.setattr('gluonnlp.data.utils._load_pretrained_vocab', lambda name, root, cls: vocabulary())
-    monkeypatch.setitem(model_store._model_sha1, 'bert_12_768_2_tiny', '')
-    monkeypatch.setattr(sources, 'ZOO', ('bert_12_768_2_',))  # with as many heads as the tiny network
-    assert_parameters(convert(read_source('bert_12_768_2_tiny')).model.parameters)
-
-    def unreachable(name, root):
-        raise ConnectionError('no route\nto host')
-
-    monkeypatch.setattr(model_store, 'get_model_file', unreachable)
-    with pytest.raises(RunFailed, match='could not be fetched .ConnectionError: no route') as error:
-        read_source('bert_12_768_2_tiny')
-    assert len(str(error.value).splitlines()) == 1
 
 
 # The command
@@ -526,30 +536,3 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
     before = contents(tmp_path)
     done = call(ROOT / 'tools' / 'import_checkpoint.py', 'nowhere', '--output', tmp_path / 'model')
     assert done.returncode == 2 and 'model: exists' in done.stderr and contents(tmp_path) == before
-
-
-# A real checkpoint
-
-
-def test_real_checkpoint_is_imported_whole():
-    result = imported(MINILM)
-    assert result.model.progress == Progress(untrained=('mlm', 'nsp'))
-    assert result.dropped == ('embeddings.position_ids',)
-    assert result.model.architecture.h == 384 and len(result.model.architecture.layers) == 6
-    recipe = ImportRecipe(source=str(MINILM), output=Path('model'))
-    assert describe(result, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
-
-
-@pytest.mark.parametrize(
-    'changes, without, kind',
-    [
-        ({'architectures': ['BertForTokenClassification']}, ('pooler',), 'token_classification'),
-        ({'architectures': ['BertForTokenClassification']}, (), 'token_classification'),  # drops the pooler
-        ({'architectures': None, 'problem_type': 'multi_label_classification'}, (), 'multi_label'),
-    ],
-)
-def test_heads_of_several_labels_and_of_words_are_imported(tmp_path, changes, without, kind):
-    arrays = named('Hugging Face', head_parameters(3), without=without)
-    names = {'id2label': {str(i): name for i, name in enumerate(('O', 'B-a', 'I-a'))}}
-    model = imported(write_hugging_face(tmp_path / 'hf', arrays, **changes, **names)).model
-    assert model.head == Head(kind, ('O', 'B-a', 'I-a')) and model.parameters['task.weight'].shape == (3, 8)

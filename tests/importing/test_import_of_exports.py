@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -20,10 +21,21 @@ from gluon_optbert.text.tokenizer import vocabulary_of
 
 HEADS = [
     Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label')),
-    Head('classification', ('no', 'yes', 'maybe')),
     Head('regression', (), 'STS-B'),
     Head('question_answering', (), 'SQuAD2.0'),
 ]
+
+
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory):
+    """An export of a classifier of uneven widths, made once."""
+    return write_for_transformers(tmp_path_factory.mktemp('export') / 'out', UNEVEN, HEADS[0])
+
+
+@pytest.fixture
+def directory(exported, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(exported, tmp_path / 'out')
 
 
 def changed(directory, **fields):
@@ -47,7 +59,7 @@ def same_arrays(model, other):
 
 @pytest.mark.parametrize('head', HEADS, ids=lambda head: f'{head.kind} {len(head.labels)}')
 def test_a_task_comes_back_with_its_labels_names_and_arrays(tmp_path, head):
-    for widths in ('even', 'uneven', 'factorised') if head == HEADS[0] else ('uneven',):
+    for widths in ('even', 'factorised') if head == HEADS[0] else ('uneven',):
         saved = with_head(ARCHITECTURES[widths], head)
         export_transformers(saved, tmp_path / widths)
         after = read(tmp_path / widths)
@@ -59,7 +71,7 @@ def test_a_task_comes_back_with_its_labels_names_and_arrays(tmp_path, head):
 
 
 @given(architecture=NETWORKS, seed=SEEDS)
-@examples(15)
+@examples(5)
 def test_any_widths_come_back(tmp_path_factory, architecture, seed):
     tokens = vocabulary_of(vocabulary().idx_to_token[: architecture.vocab_size])
     saved = dataclasses.replace(saved_model(architecture, seed=seed), vocabulary=tokens)
@@ -70,16 +82,14 @@ def test_any_widths_come_back(tmp_path_factory, architecture, seed):
     same_arrays(model, saved)
 
 
-def test_the_code_of_a_directory_is_never_run(tmp_path):
-    directory = write_for_transformers(tmp_path / 'out')
+def test_the_code_of_a_directory_is_never_run(directory, tmp_path):
     (directory / 'modeling_optbert.py').write_text(f'open({str(tmp_path / "run")!r}, "w")\n')
     assert read(directory).architecture.widths_line.endswith('a=1-3 k=1-4 v=2-5 f=0-9')
     assert not (tmp_path / 'run').exists()
 
 
-def test_what_others_changed_in_an_export_counts(tmp_path):
+def test_what_others_changed_in_an_export_counts(directory, tmp_path):
     """Somebody fine-tuned it in Transformers, which saves the vocabulary in the tokenizer alone."""
-    directory = write_for_transformers(tmp_path / 'out', UNEVEN, HEADS[0])
     changed(directory, id2label={'0': 'ham', '1': 'spam'})
     (directory / 'vocab.txt').unlink()
     model = read(directory)
@@ -91,8 +101,7 @@ def test_what_others_changed_in_an_export_counts(tmp_path):
 
 
 @pytest.mark.parametrize('labels', [('Negative', 'POSITIVE'), ('1', '0')])
-def test_labels_in_another_order_or_other_capitals_are_those_of_the_export(tmp_path, labels):
-    directory = write_for_transformers(tmp_path / 'out', UNEVEN, HEADS[0])
+def test_labels_in_another_order_or_other_capitals_are_those_of_the_export(directory, labels):
     numbers = dict(enumerate(labels))
     changed(directory, id2label=numbers, label2id={label: i for i, label in numbers.items()})
     source = read_source(str(directory))
@@ -106,11 +115,7 @@ def test_labels_in_another_order_or_other_capitals_are_those_of_the_export(tmp_p
         read_source(str(directory))
 
 
-LAYERS = [
-    {'a': 2, 'k': 3, 'v': 5, 'f': 7},
-    {'a': 1, 'k': 4, 'v': 2, 'f': 0},
-    {'a': 3, 'k': 1, 'v': 4, 'f': 9},
-]
+LAYERS = [dataclasses.asdict(layer) for layer in UNEVEN.layers]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,9 @@ LAYERS = [
         ({'gluon_optbert': {'head': {}, 'untrained': []}}, 'wanted kind, labels and task'),
     ],
 )
-def test_a_wrong_configuration_is_one_clear_error(tmp_path, fields, complaint):
+def test_a_wrong_configuration_is_one_clear_error(directory, fields, complaint):
     with pytest.raises(ValueError, match=complaint):
-        read(changed(write_for_transformers(tmp_path / 'out'), **fields))
+        read(changed(directory, **fields))
 
 
 def tokenizer_of(vocab, added=()):

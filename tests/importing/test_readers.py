@@ -1,11 +1,13 @@
 """The readers of foreign files: equal to what was written, and nothing believed or run that a file says."""
 
+import io
 import json
 import os
 import pickle
 import struct
 import tracemalloc
 import zipfile
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -69,15 +71,6 @@ def test_bfloat16_is_the_upper_half_of_float32():
     assert array.dtype == np.float32 and np.array_equal(array.view('u4'), upper)
 
 
-def test_bytes_that_are_no_such_array_are_refused():
-    for kind, shape in (
-        *(('F32', (3,)), ('F32', (-2, -1)), ('F8', (8,)), ('F32', (0,) * 9), ('F32', (b'ab',))),
-        ('F32', (10**30,)),
-    ):
-        with pytest.raises(ValueError):
-            array_of(b'' if 0 in shape else bytes(8), kind, shape)
-
-
 # PyTorch
 
 
@@ -98,14 +91,9 @@ def test_tensors_may_share_a_storage_and_be_parameters(tmp_path):
 
 def test_state_dictionary_with_versions_is_read(tmp_path):
     """As torch.save writes one: an OrderedDict that is filled and then given its attribute _metadata."""
-
-    def part(value):
-        return pickled(value, end=b'')[2:]
-
-    empty = Call((Global('collections.OrderedDict'),))
-    tensors = b''.join(part(item) for pair in state({'a': ARRAYS['a']}).items() for item in pair)
-    stream = part(empty) + b'(' + tensors + b'u' + part({'_metadata': empty}) + b'b.'
-    write_zip(tmp_path / 'file.bin', b'\x80\x02' + stream, [ARRAYS['a'].tobytes()])
+    value = OrderedDict(state({'a': ARRAYS['a']}))
+    value._metadata = OrderedDict()
+    write_zip(tmp_path / 'file.bin', pickled(value), [ARRAYS['a'].tobytes()])
     assert_arrays(read_torch(tmp_path / 'file.bin'), {'a': ARRAYS['a']})
 
 
@@ -160,7 +148,7 @@ HOSTILE = {
     'persistent name': b'Pname\n.',
     'get': b'I1\np0\n0g0\n.',
     'state of a name': b'\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b.',
-    'state of a tensor': pickled(state({'a': ARRAYS['a']}), end=b'')[:-1] + b'}b.',
+    'state of a tensor': pickled(state({'a': ARRAYS['a']}))[:-2] + b'}b.',
     'a far place in the memo': b'\x80\x02Nr\xff\xff\xff\x7f.',
     'a long frame': b'\x80\x04\x95' + b'\xff' * 8 + b'N.',
     'a long word': b'\x80\x04\x8d' + b'\xff' * 8 + b'abc.',
@@ -171,7 +159,7 @@ HOSTILE = {
     'dictionary of itself': b'\x80\x02}q\x00(h\x00Nu.',
     'a number that is called': b'\x80\x02K\x01)R.',
     'keys that take for ever': b'\x80\x02)q\x00' + b'h\x00h\x00\x86q\x00' * 60 + b'}h\x00Ns.',
-    'deep': b'\x80\x02' + b']' * 5000 + b'a' * 4999 + b'.',
+    'deep': b'\x80\x02' + b']' * 1500 + b'a' * 1499 + b'.',
     'tuple of more than there is': b'\x80\x02N\x87.',
 }
 
@@ -202,23 +190,16 @@ BAD_TENSORS = {
 }
 
 
-@pytest.mark.parametrize('bad', BAD_TENSORS.values(), ids=list(BAD_TENSORS))
-def test_tensors_that_cannot_be_are_refused(tmp_path, bad):
-    write_zip(tmp_path / 'file.bin', pickled({'a': bad}), [VALUES.tobytes()])
-    with pytest.raises(ValueError, match='file.bin'):
-        read_torch(tmp_path / 'file.bin')
+def archive(value, storages=(VALUES.tobytes(),), **options):
+    return write_zip(io.BytesIO(), pickled(value), storages, **options).getvalue()
 
 
-def test_archives_that_torch_does_not_write_are_refused(tmp_path):
-    stream, storages = pickled(state({'a': VALUES})), [VALUES.tobytes()]
-    for name, options in {
-        'bomb': {'compression': zipfile.ZIP_DEFLATED, 'storages': [bytes(1 << 20)]},
-        'big-endian': {'more': [('byteorder', b'big')], 'storages': storages},
-        'no storage': {},
-    }.items():
-        write_zip(tmp_path / name, stream, **options)
-        with pytest.raises(ValueError, match=name):
-            read_torch(tmp_path / name)
+BAD_ARCHIVES = {
+    **{name: archive({'a': bad}) for name, bad in BAD_TENSORS.items()},
+    'bomb': archive(state({'a': VALUES}), [bytes(1 << 20)], compression=zipfile.ZIP_DEFLATED),
+    'big-endian': archive(state({'a': VALUES}), more=[('byteorder', b'big')]),
+    'without its storage': archive(state({'a': VALUES}), ()),
+}
 
 
 @pytest.mark.parametrize('kind', sorted(STORAGES))
@@ -255,11 +236,10 @@ def test_damaged_tensor_is_named(tmp_path):
         read_tensorflow(tmp_path / 'ckpt')
 
 
-BIG_ENDIAN, SLICED = field(1, 1) + field(2, 1), entry(VALUES, 0) + field(7, b'')
 BAD_TABLES = {
     'no header': table([(b'a', entry(VALUES, 0))]),
-    'big-endian': table([(b'', BIG_ENDIAN)]),
-    'slices': table([(b'', field(1, 1)), (b'a', SLICED)]),
+    'big-endian': table([(b'', field(1, 1) + field(2, 1))]),
+    'slices': table([(b'', field(1, 1)), (b'a', entry(VALUES, 0) + field(7, b''))]),
     'a string': table([(b'', field(1, 1)), (b'a', field(1, 7))]),
     'no checksum': table([(b'', field(1, 1)), (b'a', field(1, 1))]),
     'compressed': table([(b'', field(1, 1))], kind=b'\1'),
@@ -268,13 +248,6 @@ BAD_TABLES = {
     'a field beyond its message': table([(b'', b'\x0a\x7f')]),
     'a long number': table([(b'', b'\x08' + b'\xff' * 40)]),
 }
-
-
-@pytest.mark.parametrize('data', BAD_TABLES.values(), ids=list(BAD_TABLES))
-def test_tables_that_are_no_index_are_refused(tmp_path, data):
-    (tmp_path / 'ckpt.index').write_bytes(data)
-    with pytest.raises(ValueError, match='ckpt.index'):
-        read_index(tmp_path / 'ckpt')
 
 
 def test_table_whose_blocks_lie_over_each_other_is_refused(tmp_path):
@@ -314,6 +287,7 @@ BAD_HEADERS = {
     'shape whose product wraps': with_header(
         ENTRY % (b'[4611686018427387904,4611686018427387904,4]', b'[0,16]')
     ),
+    'more sides than arrays have': with_header(ENTRY % (b'[4,1,1,1,1,1,1,1,1]', b'[0,16]')),
     'type that is not read': with_header(ENTRY.replace(b'F32', b'U32') % (b'[4]', b'[0,16]')),
     'overlap': with_header(
         (ENTRY % (b'[4]', b'[0,16]'))[:-1] + b',' + (ENTRY.replace(b'"a"', b'"b"') % (b'[4]', b'[0,16]'))[1:]
@@ -321,11 +295,26 @@ BAD_HEADERS = {
 }
 
 
-@pytest.mark.parametrize('data', BAD_HEADERS.values(), ids=list(BAD_HEADERS))
-def test_safetensors_headers_that_lie_are_refused(tmp_path, data):
-    (tmp_path / 'file.safetensors').write_bytes(data)
-    with pytest.raises(ValueError, match='file.safetensors'):
-        read_safetensors(tmp_path / 'file.safetensors')
+def index_of_tensorflow(path):
+    return read_index(path.with_suffix(''))
+
+
+REFUSED = [
+    pytest.param(read, name, data, id=f'{name}: {what}')
+    for read, name, files in (
+        (read_torch, 'file.bin', BAD_ARCHIVES),
+        (index_of_tensorflow, 'ckpt.index', BAD_TABLES),
+        (read_safetensors, 'file.safetensors', BAD_HEADERS),
+    )
+    for what, data in files.items()
+]
+
+
+@pytest.mark.parametrize('read, name, data', REFUSED)
+def test_files_that_lie_are_refused(tmp_path, read, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=name):
+        read(tmp_path / name)
 
 
 def test_index_that_does_not_fit_its_files_is_refused(tmp_path):

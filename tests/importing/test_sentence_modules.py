@@ -8,8 +8,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.checkpoints import write_hugging_face
+from helpers.examples import examples
 from helpers.tiny import ROOT, random_selection
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -98,8 +99,7 @@ def by_hand(saved, texts, *, pooling, normalise, dense=(), length=16):
 
 
 @pytest.mark.parametrize(
-    'pooling, layers, normalise, length',
-    [('mean', 0, True, None), ('cls', 1, False, 5), ('max', 3, True, 7), ('mean_sqrt_len', 0, False, 7)],
+    'pooling, layers, normalise, length', [('mean', 0, True, None), ('max', 3, False, 7)]
 )
 def test_embeddings_are_those_of_the_modules_everywhere(tmp_path, pooling, layers, normalise, length):
     kinds = ('Transformer', 'Pooling', *['Dense'] * layers, 'Dropout', *['Normalize'] * normalise)
@@ -209,7 +209,7 @@ embeddings = st.builds(
 )
 
 
-@settings(max_examples=50)
+@examples(20)
 @given(embeddings)
 def test_an_embedding_comes_back_from_its_json(embedding):
     values = json.loads(json.dumps(Head(embedding=embedding).to_dict()))

@@ -108,7 +108,7 @@ ADDED = st.lists(
 )
 
 
-@examples(30)
+@examples(10)
 @given(normalizer=NORMALIZERS, added=ADDED, limit=st.integers(1, 300), texts=TEXTS, whole=st.booleans())
 def test_bert_tokenizers_of_any_settings_are_taken_over(
     tmp_path_factory, normalizer, added, limit, texts, whole
@@ -131,7 +131,7 @@ OTHERS = {
 }
 
 
-@examples(30)
+@examples(20)
 @given(
     normalizer=st.sampled_from([*OTHERS]),
     splitter=st.sampled_from(['BertPreTokenizer', 'Whitespace', 'WhitespaceSplit', 'Digits', None]),
@@ -245,6 +245,7 @@ SETTINGS = TokenizerSettings(
 )
 
 
+@examples(30)
 @given(st.lists(st.text('abHDMIhdmi é\u0301\x01東Σ.', max_size=5), max_size=4).map('hDmI'.join))
 def test_words_with_added_tokens_are_those_without_and_the_tokens(text):
     words = word_splitter(SETTINGS)(text)
