@@ -147,19 +147,9 @@ def from_name(name: str) -> Architecture | None:
 def published(parameters_m: int) -> Architecture:
     """The best optBERT of a published size in millions of parameters (optBERT, Tables 7, 10 and 12).
 
-    Some cells of the tables were inferred; `uncertainties` says which.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that size.
+    Some cells of the tables were inferred; `uncertainties` says which. `OPTBERTS` has the names of all sizes.
     """
-    rows = {row['parameters_m']: row for row in load_table(10).records()[1:]}
-    if parameters_m not in rows:
-        raise ValueError(
-            f'no optBERT of {parameters_m} million parameters was published; there are {", ".join(OPTBERTS)}'
-        )
-    row = rows[parameters_m]
+    row = next(row for row in load_table(10).records()[1:] if row['parameters_m'] == parameters_m)
     if parameters_m in LAYER_TABLES:
         table = load_table(LAYER_TABLES[parameters_m])
         layers = tuple(LayerDims(**{letter: layer[letter] for letter in 'akvf'}) for layer in table.records())
