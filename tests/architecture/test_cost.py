@@ -17,7 +17,6 @@ from gluon_optbert.architecture.cost import (
     LatencyCost,
     ParameterCost,
     beta,
-    cost_model,
     count_flops,
     count_parameters,
     shares_of_rounds,
@@ -92,9 +91,3 @@ def test_price_is_what_the_next_unit_saves(cost, architecture):
             assert prices[key] == (
                 0 if width == 0 else cost.whole(architecture.with_widths({key: 2})) - cost.whole(architecture)
             )
-
-
-def test_objective_must_be_known():
-    assert cost_model('flops', length=9) == FlopsCost(9)
-    with pytest.raises(ValueError, match='energy'):
-        cost_model('energy')
