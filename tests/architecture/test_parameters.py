@@ -37,30 +37,18 @@ def test_table_has_the_parameters_of_the_network_in_their_order(widths, head):
 
 @examples(30)
 @given(ARCHITECTURES)
-def test_layers_lie_together_in_their_order(architecture):
-    layers = [spec.layer for spec in parameter_table(architecture).values() if spec.layer is not None]
-    assert layers == sorted(layers) and set(layers) == set(range(len(architecture.layers)))
-
-
-@examples(30)
-@given(ARCHITECTURES)
-def test_every_prunable_width_has_a_gated_side_and_letters_of_a_layer_stay_in_it(architecture):
-    gated = set()
+def test_layers_lie_in_their_order_every_width_has_a_gate_and_treatment_goes_by_kind(architecture):
+    gated, layers = set(), []
     for spec in parameter_table(architecture).values():
+        layers += [] if spec.layer is None else [spec.layer]
         gated.update(key for gate in spec.gates for key in gate)
         own = {key for axis in spec.axes for key in axis if key[0] in 'akvf' and key[1:].isdigit()}
         assert own <= {f'{letter}{spec.layer}' for letter in 'akvf'}
-    assert gated == {key for key, width in architecture.widths().items() if width}
-
-
-@examples(30)
-@given(ARCHITECTURES)
-def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(architecture):
-    for spec in parameter_table(architecture).values():
         assert spec.decayed == (spec.initial == 'normal') == (len(spec.shape) == 2)
         assert spec.attention_scale == ('.proj_query.' in spec.name) <= spec.low_precision
-        if spec.low_precision:
-            assert spec.layer is not None or spec.part == 'embeddings'
+        assert not spec.low_precision or spec.layer is not None or spec.part == 'embeddings'
+    assert layers == sorted(layers) and set(layers) == set(range(len(architecture.layers)))
+    assert gated == {key for key, width in architecture.widths().items() if width}
 
 
 @examples(30)

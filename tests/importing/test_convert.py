@@ -6,8 +6,10 @@ import dataclasses
 from functools import partial
 
 import numpy as np
+import onnx
 import pytest
 from helpers.checkpoints import (
+    CONFIG,
     gluonnlp_vocabulary,
     named,
     write_checkpoint,
@@ -24,18 +26,22 @@ from helpers.tiny import (
     contents,
     network,
     outputs_of,
+    random_alphas,
     random_inputs,
     random_parameters,
+    random_selection,
     relative_difference,
     saved_model,
     vocabulary,
 )
+from helpers.transformers_by_hand import BertByHand
 
 from gluon_optbert.architecture.architecture import LayerDims
 from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
+from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.export import export
 from gluon_optbert.importing import sources
 from gluon_optbert.importing.convert import (
@@ -50,7 +56,7 @@ from gluon_optbert.importing.convert import (
 from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up, names_in
 from gluon_optbert.importing.sources import ZOO, read_source
 from gluon_optbert.network.model import build
-from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import fill
@@ -305,9 +311,6 @@ def test_heads_of_tasks_are_read_in_every_form(tmp_path):
     result = imported(write_google(tmp_path / 'squad', arrays))
     assert result.model.head.kind == 'question_answering'
     assert set(result.dropped) == {'bert/pooler/dense/kernel', 'bert/pooler/dense/bias'}
-
-
-def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_path):
     arrays = {**named('Hugging Face'), **named('Hugging Face', head_parameters(2))}
     result = imported(write_hugging_face(tmp_path / 'hf', arrays))
     assert len(result.dropped) == 7 and all(name.startswith('cls.') for name in result.dropped)
@@ -536,3 +539,42 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
     before = contents(tmp_path)
     done = call(ROOT / 'tools' / 'import_checkpoint.py', 'nowhere', '--output', tmp_path / 'model')
     assert done.returncode == 2 and 'model: exists' in done.stderr and contents(tmp_path) == before
+
+
+# The LayerNorm epsilon: it stays with the network, whatever is made of it
+
+EPS = 1e-5
+SMALL = {  # small enough that the epsilon is a percent of some variance
+    name: value * np.float32(0.02 if 'embed' in name or 'position' in name else 0.5)
+    for name, value in random_parameters(network()).items()
+}
+
+
+@pytest.mark.parametrize('form, eps', [('Hugging Face', 1e-3), ('TensorFlow', EPS)])
+def test_imported_network_computes_what_transformers_computes(tmp_path, form, eps):
+    write = {'Hugging Face': write_hugging_face, 'TensorFlow': write_google}[form]
+    source = write(tmp_path / 'checkpoint', named(form, SMALL), layer_norm_eps=eps)
+    model = imported(source).model
+    by_hand = BertByHand(named('Hugging Face', SMALL), {**CONFIG, 'layer_norm_eps': eps})
+    inputs = random_inputs(network(), batch=1, length=6)
+    ids, types, _, positions = (value.asnumpy().astype(int).reshape(-1) for value in inputs)
+    wanted = {name: value[np.newaxis] for name, value in by_hand(ids, types, positions).items()}
+    for options in ({'trainable': False}, {'trainable': True}, {'gated': True}):
+        outputs = outputs_of(build(model.architecture, model.parameters, **options), inputs)
+        # Sums of float32; with the epsilon of another checkpoint the difference is above 1e-4.
+        assert relative_difference(outputs, wanted) < 2e-6, options
+
+
+def test_cuts_and_exports_keep_the_epsilon(tmp_path):
+    """`export` itself compares symbol and ONNX file with the network, and fails where they differ."""
+    architecture = dataclasses.replace(network(), layer_norm_eps=EPS)
+    selection = random_selection(architecture)
+    _, smaller = shrink(SMALL, architecture, random_alphas(architecture), selection)
+    assert smaller != architecture and smaller.layer_norm_eps == EPS
+    model = SavedModel(architecture, SMALL, vocabulary())
+    export(model, tmp_path / 'deploy', head='pretraining', onnx=True)
+    nodes = onnx.load(str(tmp_path / 'deploy' / 'model.onnx')).graph.node
+    norms = [node for node in nodes if node.op_type == 'LayerNormalization']
+    found = [attribute for node in norms for attribute in node.attribute if attribute.name == 'epsilon']
+    assert len(found) == len(norms) > 0
+    assert {(one.type, one.f) for one in found} == {(onnx.AttributeProto.FLOAT, np.float32(EPS))}
