@@ -367,6 +367,9 @@ def test_a_gluonnlp_file_is_asked_for_what_it_does_not_say(tmp_path):
         imported(path, heads=2)
     words = write_config(tmp_path / 'words') / 'vocab.txt'
     assert imported(path, heads=2, vocabulary=words).model.vocabulary.idx_to_token == TOKENS
+    (path.parent / 'other.vocab').write_text('{"idx_to_token": ["a"], "token_to_idx": {"a": 1}}')
+    with pytest.raises(ValueError, match='other.vocab: wanted idx_to_token and token_to_idx that agree'):
+        imported(path, heads=2, vocabulary=path.parent / 'other.vocab')
     arrays = named('GluonNLP', prefix=False)
     gap = {name.replace('cells.1', 'cells.3'): value for name, value in arrays.items()}
     with pytest.raises(ValueError, match='layers 0, 3'):
