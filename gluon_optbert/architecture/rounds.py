@@ -153,10 +153,6 @@ class GateRecord(Record):
             if correlation is not None and correlation < CLEAR * (self.split_half_error[letter] or 0.0)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return dataclasses.asdict(self)
-
 
 def read_gate_records(run: Path, rounds: Iterable[int]) -> list[GateRecord]:
     """The records of gates of some rounds of a run; rounds without trained gates are left out.
