@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -74,12 +75,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def segments_of(records: Sequence[Mapping[str, Any]]) -> list[Segment]:
     """The phases of a run one after the other."""
     segments: list[Segment] = []
-    for record in records:
-        key = record['phase'], record.get('round')
-        if segments and key == (segments[-1].phase, segments[-1].round):
-            segments[-1] = dataclasses.replace(segments[-1], records=(*segments[-1].records, record))
-        else:
-            segments.append(Segment(*key, segments[-1].end if segments else 0, (record,)))
+    for key, of_phase in itertools.groupby(records, lambda record: (record['phase'], record.get('round'))):
+        start = segments[-1].end if segments else 0
+        segments.append(Segment(*key, start, tuple(of_phase)))
     return segments
 
 

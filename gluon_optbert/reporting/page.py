@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -133,7 +134,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markup:
     The fractions of a column have as many digits, 2.200 below 2.529.
     """
     rows = [list(row) for row in rows]
-    columns = [[row[i] for row in rows if i < len(row)] for i in range(max(map(len, [header, *rows])))]
+    columns = [column[1:] for column in itertools.zip_longest(header, *rows)]
     right = [bool(rows) and all(_is_number(value) or value is None for value in column) for column in columns]
     aligned = [
         bool(header) and len({value for value in column if isinstance(value, float)}) > 1

@@ -43,6 +43,7 @@ _KNOWN = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'la
 _PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 _REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
+_FROM_FIRST, _ACCURACIES = 'points from the first', ('MLM accuracy', 'NSP accuracy')
 _LOSSES = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
 _SCORES = (
     'Scores are percent on held-out instances, each of one run. ± is the standard error: how far a score is '
@@ -194,8 +195,9 @@ def environment() -> Markup:
     return details('Where this page was made', values(here))
 
 
-def _chart(figure: Figure, caption: str) -> Markup:
-    return picture(drawn(figure, caption, 'svg'), 'svg', caption)
+def _chart(figure: Figure | None, caption: str) -> Markup:
+    """A figure below its caption; nothing where there was nothing to draw."""
+    return Markup() if figure is None else picture(drawn(figure, caption, 'svg'), 'svg', caption)
 
 
 # Pruning runs
@@ -203,11 +205,9 @@ def _chart(figure: Figure, caption: str) -> Markup:
 
 def of_rounds(run: Run) -> list[Section]:
     """Sizes and losses of a pruning run, its widths, and its gates."""
-    losses = draw_losses([run])
-    drawing = '' if losses is None else _chart(losses, f'{title_by_size(run)}: {run.label}')
-    rows = _rounds_with_losses(run) if run.metric is None else _rounds_with_scores(run)
+    drawing = _chart(draw_losses([run]), f'{title_by_size(run)}: {run.label}')
     words = note(_LOSSES if run.metric is None else _SCORES)
-    sections = [('Size and accuracy', joined(rows, words, drawing)), *_every_score(run)]
+    sections = [('Size and accuracy', joined(_stages(run), words, drawing)), *_every_score(run)]
     if (run.path / TIMES).is_file():
         sections.append(('Time', _times_of_rounds(run.path / TIMES, run)))
     networks = run.networks()
@@ -240,11 +240,9 @@ def _gates(run: Run) -> list[Markup]:
         ]
         drawings.append(figures(*histograms))
     if records:
-        pictures = [_chart(draw_gates(records), f'Gates by width, round by round: {run.label}')]
-        settling = draw_settling(records)
-        if settling is not None:
-            pictures.append(_chart(settling, f'How far the selection stayed the same: {run.label}'))
-        drawings += [figures(*pictures), gates_table(records)]
+        widths = _chart(draw_gates(records), f'Gates by width, round by round: {run.label}')
+        settling = _chart(draw_settling(records), f'How far the selection stayed the same: {run.label}')
+        drawings += [figures(widths, settling), gates_table(records)]
     return drawings
 
 
@@ -261,31 +259,25 @@ def gates_table(records: Sequence[GateRecord]) -> Markup:
     return joined(table([*head, 'split-half correlation'], rows), note(_SPLIT_HALF))
 
 
-def _rounds_with_losses(run: Run) -> Markup:
-    """A row for each round; the fit of the layers is a column where there was one."""
-    fitted, rows = any(row.after_reconstruction for row in run.rounds), []
-    for row in run.rounds:
-        stages = [row.before, row.after_cut, *([row.after_reconstruction] if fitted else [])]
-        recovered = [getattr(row.recovered, name, None) for name in MEASURED]
-        rows.append([row.round, *_sizes(row, run)[:3], *map(value_of, stages), *recovered])
-    stages = ['MLM loss before', 'after the cut', *(['reconstructed'] if fitted else []), 'recovered']
-    return table(['round', *_SIZES[:3], *stages, 'MLM accuracy', 'NSP accuracy'], rows)
-
-
-def _rounds_with_scores(run: Run) -> Markup:
-    """The rounds of a run for a task: size, FLOPs, and the score at every stage that some round has."""
-    stages = {
-        f'{run.quantity} before': 'before',
-        'after the cut': 'after_cut',
-        'reconstructed': 'after_reconstruction',
-        'at the end': 'recovered',
-    }
-    named = {head: name for head, name in stages.items() if any(getattr(row, name) for row in run.rounds)}
+def _stages(run: Run) -> Markup:
+    """A row for each round: size, and the loss or the score at every stage; the fit of the layers is a stage
+    where there was one.
+    """
+    of_task = run.metric is not None
+    stages = {'before': f'{run.quantity} before', 'after_cut': 'after the cut'}
+    if any(row.after_reconstruction for row in run.rounds):
+        stages['after_reconstruction'] = 'reconstructed'
+    stages['recovered'] = 'at the end' if of_task else 'recovered'
     rows = []
     for row in run.rounds:
-        scores = [_score(getattr(row, name)) for name in named.values()]
-        rows.append([row.round, *_sizes(row, run), *scores, _lost(row, run)])
-    return table(['round', *_SIZES, *named, 'points from the first'], rows)
+        measured = [getattr(row, name) for name in stages]
+        if of_task:
+            rows.append([row.round, *_sizes(row, run), *map(_score, measured), _lost(row, run)])
+        else:
+            accuracies = [getattr(row.recovered, name, None) for name in MEASURED[1:]]
+            rows.append([row.round, *_sizes(row, run)[:3], *map(value_of, measured), *accuracies])
+    sizes, more = (_SIZES, [_FROM_FIRST]) if of_task else (_SIZES[:3], _ACCURACIES)
+    return table(['round', *sizes, *stages.values(), *more], rows)
 
 
 def _times_of_rounds(path: Path, run: Run) -> Markup:
@@ -338,15 +330,14 @@ def side_by_side(runs: Sequence[Run]) -> Chapter | None:
 
 def _ends(runs: Sequence[Run]) -> Section:
     """The ends of comparable runs; of those of a task every network, the one that they began with once."""
-    losses = draw_losses(runs)
-    drawing = '' if losses is None else _chart(losses, title_by_size(runs[0]))
+    drawing = _chart(draw_losses(runs), title_by_size(runs[0]))
     rows: list[list[Any]] = []
     if runs[0].metric is None:
         for run in runs:
             last = run.rounds[-1]
             measured = [getattr(last.recovered, name, None) for name in MEASURED]
             rows.append([run.label, last.round, *_sizes(last, run)[:2], *measured])
-        head = ['run', 'rounds', *_SIZES[:2], 'MLM loss', 'MLM accuracy', 'NSP accuracy']
+        head = ['run', 'rounds', *_SIZES[:2], runs[0].quantity, *_ACCURACIES]
         return 'Where the runs ended', joined(table(head, rows), drawing)
     starts: list[Any] = []
     for run in runs:
@@ -355,7 +346,7 @@ def _ends(runs: Sequence[Run]) -> Section:
             cells = [row.round, *_sizes(row, run), _score(row.recovered), _lost(row, run)]
             rows.append(['not pruned' if row is run.rounds[0] else run.label, *cells])
         starts.append(start)
-    head = ['run', 'round', *_SIZES, runs[0].quantity, 'points from the first']
+    head = ['run', 'round', *_SIZES, runs[0].quantity, _FROM_FIRST]
     return f'Where the runs ended: {runs[0].quantity}', joined(table(head, rows), note(_SCORES), drawing)
 
 

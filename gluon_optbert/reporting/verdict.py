@@ -84,53 +84,52 @@ def bases_of(networks: Sequence[Measured]) -> list[int | None]:
     return [None if i == 0 or i in own else base or 0 for i, base in enumerate(own)]
 
 
-def _percent(value: float | None, of: float | None) -> str | None:
-    """One number as a share of another; None if one is not known."""
-    return None if value is None or not of else f'{value / of:.0%}'.replace('%', ' %')
+def _percent(value: float, of: float) -> str | None:
+    """One number as a share of another; None of nothing."""
+    return f'{value / of:.0%}'.replace('%', ' %') if of else None
+
+
+def _percent_of_score(score: Score, own: Score) -> str | None:
+    return None if unequal(own, score) else _percent(score.mean, own.mean)
 
 
 def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
     """The rows of the table: a measure, the first network, and every other with its share of its base."""
     bases = bases_of(networks)
 
-    def row(name: str, texts: Sequence[str | None], notes: Sequence[str | None]) -> list[Any]:
-        cells = zip(texts, (None, *notes[1:]))
-        return [name, *(None if text is None else Noted(text, below) for text, below in cells)]
-
-    def of_bases(numbers: Sequence[float | None]) -> list[float | None]:
-        return [None if place is None else numbers[place] for place in bases]
-
-    def shares(name: str, numbers: Sequence[float | None], form: Callable[[float], str]) -> list[Any]:
-        texts = [None if number is None else form(number) for number in numbers]
-        return row(name, texts, list(map(_percent, numbers, of_bases(numbers))))
+    def row(
+        name: str,
+        measured: Sequence[Any],
+        form: Callable[[Any], str],
+        beside: Callable[[Any, Any], str | None] = _percent,
+    ) -> list[Any]:
+        """`beside` says what stands below a value, of it and of its base's."""
+        cells: list[Any] = [name]
+        for value, place in zip(measured, bases):
+            own = None if place is None else measured[place]
+            below = None if value is None or own is None else beside(value, own)
+            cells.append(None if value is None else Noted(form(value), below))
+        return cells
 
     rows = [
-        shares('parameters', [one.parameters for one in networks], in_millions),
-        shares(f'FLOPs of {LENGTH} tokens', [one.flops for one in networks], lambda x: f'{x / 1e9:.3g} G'),
+        row('parameters', [one.parameters for one in networks], in_millions),
+        row(f'FLOPs of {LENGTH} tokens', [one.flops for one in networks], lambda x: f'{x / 1e9:.3g} G'),
     ]
     sizes = [one.file_bytes for one in networks]
     if sizes[0] is not None and any(sizes[1:]):
-        rows.append(shares('file of weights', sizes, lambda size: f'{size / 1e6:.3g} MB'))
+        rows.append(row('file of weights', sizes, lambda size: f'{size / 1e6:.3g} MB'))
     times = [one.latency_ms for one in networks]
     if times[0] is not None:
-        rows.append(shares('time', times, lambda time: f'{time:.3g} ms'))
+        rows.append(row('time', times, lambda time: f'{time:.3g} ms'))
     losses = [one.mlm_loss for one in networks]
-    if losses[0] is not None or any(loss is not None for loss in of_bases(losses)):
-        texts = [None if loss is None else f'{loss:.3f}' for loss in losses]
-        pairs = list(zip(losses, of_bases(losses)))
-        more = [None if None in pair else f'{pair[0] - pair[1]:+.3f}' for pair in pairs]
-        rows.append(row('MLM loss', texts, more))
+    if any(losses[place] is not None for place in {0, *bases} - {None}):
+        rows.append(row('MLM loss', losses, '{:.3f}'.format, lambda loss, own: f'{loss - own:+.3f}'))
     for name in dict.fromkeys(name for network in networks for name in network.scores):
         scores = [network.scores.get(name) for network in networks]
-        means = [None if score is None else score.mean for score in scores]
-        texts = [None if score is None else score.text() for score in scores]
-        pairs = zip(scores, (None if place is None else scores[place] for place in bases))
-        alike = [None if score and own and unequal(own, score) else own and own.mean for score, own in pairs]
-        rows.append(row(name, texts, list(map(_percent, means, alike))))
+        rows.append(row(name, scores, Score.text, _percent_of_score))
         majorities = [score.majority for score in scores if score is not None and score.majority is not None]
         if majorities:
-            texts = [score_text(majorities[0])] * len(networks)
-            rows.append(row('majority class', texts, [None] * len(networks)))
+            rows.append(['majority class', *[score_text(majorities[0])] * len(networks)])
     return rows
 
 
