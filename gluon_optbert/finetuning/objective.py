@@ -177,15 +177,11 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     return {name: new[name] if name in new else saved.parameters[name] for name in shapes}
 
 
-def predict(
-    model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int
-) -> np.ndarray:
+def predict(model: OptBERTModel, features: Features, workers: Workers, *, tokens: int) -> np.ndarray:
     """The scores of all instances by a model with the head of a task, on every worker.
 
     Parameters
     ----------
-    outputs : int
-        Of the head.
     tokens : int
         Of a batch, padding counted.
 
@@ -193,9 +189,8 @@ def predict(
     -------
     np.ndarray of float32, shape (instances, outputs), or (instances, longest, 2) for question answering
     """
-    by_token = not model.head.pooled
-    longest = int(features.lengths.max())
-    scores = np.zeros((len(features), longest, outputs) if by_token else (len(features), outputs), np.float32)
+    of_tokens = () if model.head.pooled else (int(features.lengths.max()),)
+    scores = np.zeros((len(features), *of_tokens, model.head.outputs), np.float32)
     batches = evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size)
     several = {'unit': 'text', 'size': lambda batch: len(batch.rows) * workers.size}
     for batch in tracked(batches, 'scoring', len(features), quiet=not workers.first, **several):
@@ -203,10 +198,7 @@ def predict(
         with autograd.predict_mode():
             outputs = model(*feed.values())  # with the states of all layers, the scores come last
             output = (outputs[-1] if isinstance(outputs, (list, tuple)) else outputs).asnumpy()
-        if by_token:
-            scores[batch.rows, : output.shape[1]] = output
-        else:
-            scores[batch.rows] = output
+        scores[batch.rows, : output.shape[1]] = output  # of tokens, the longest of this batch alone
     return workers.total(scores, name='scores')
 
 
@@ -256,8 +248,8 @@ class FineTuning(Objective):
 
     def scores(self, sets: Mapping[str, Features]) -> dict[str, np.ndarray]:
         """The network's scores of some sets, by name."""
-        more = {'outputs': self._exercise.head.outputs, 'tokens': self._recipe.evaluation_tokens}
-        return {name: predict(self.model, own, self.workers, **more) for name, own in sets.items()}
+        tokens = self._recipe.evaluation_tokens
+        return {name: predict(self.model, own, self.workers, tokens=tokens) for name, own in sets.items()}
 
     def evaluate(self, phase: Phase) -> dict[str, float]:
         self.heldout_scores = self.scores(self._exercise.heldout)

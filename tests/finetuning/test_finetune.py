@@ -57,7 +57,7 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
     saved = read_model(tmp_path / 'run' / 'seed-1')
     features = prepare_glue(recipe, saved, workers=Workers()).heldout['dev']
     kept = build(saved.architecture, saved.parameters, head=saved.head)
-    predictions = predict(kept, features, Workers(), outputs=2, tokens=99)
+    predictions = predict(kept, features, Workers(), tokens=99)
     # batches of another shape sum in another order
     np.testing.assert_allclose(predictions, seen[1], atol=1e-6)
     assert np.abs(predictions - seen[3]).max() > 1e-3
@@ -153,7 +153,7 @@ def test_scores_do_not_depend_on_the_batch(head):
     model = build(saved.architecture, head=head, initial_std=0.3)
     texts = tuple((text,) for text, _ in sentences(9, 3))
     features = make_reader(saved.vocabulary, max_length=16)(texts)
-    one, other = (predict(model, features, Workers(), outputs=2, tokens=tokens) for tokens in (1, 10**6))
+    one, other = (predict(model, features, Workers(), tokens=tokens) for tokens in (1, 10**6))
     np.testing.assert_allclose(one, other, atol=1e-5)  # float32 sums in another order
 
 
