@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .architecture.architecture import Architecture, described_html
 from .architecture.heads import PRETRAINING
 from .deployment.predictor import Predictor as Loaded
@@ -29,7 +31,6 @@ from .runs.progress import MARK
 from .tasks.features import cut_note
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
 _BY_COMMAND = {
@@ -305,8 +306,6 @@ def given_on_disk(values: dict[str, Any], output: Path) -> dict[str, Any]:
 
 
 def _is_same(one: SavedModel, other: SavedModel) -> bool:
-    import numpy as np
-
     return one.architecture == other.architecture and all(
         np.array_equal(one.parameters.get(name), array) for name, array in other.parameters.items()
     )
@@ -317,11 +316,7 @@ def _is_same(one: SavedModel, other: SavedModel) -> bool:
 
 class Predictor(Loaded):
     __doc__ = Loaded.__doc__
-
-    @functools.wraps(Loaded.__init__)
-    def __init__(self, *args: Any, **kwargs: Any):
-        with said_in_python():
-            super().__init__(*args, **kwargs)
+    __init__ = said_in_python()(Loaded.__init__)
 
     @property
     def cut_note(self) -> str:

@@ -190,14 +190,14 @@ def _copy(result: FineTuningResult, recipe: FineTuneRecipe, workers: Workers) ->
 
 
 def finetune(
-    recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], *, workers: Workers
+    recipe: FineTuneRecipe, prepare: Callable[..., Exercise], *, workers: Workers
 ) -> FineTuningResult:
     """Fine-tune a model directory with every seed of the recipe.
 
     Parameters
     ----------
     prepare : callable
-        The model, without gates → the data set made ready for it.
+        The recipe, the model without gates, and ``workers`` → the data set made ready for it.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def finetune(
             refuse_existing(copy, remedy=f'give another {other}')
         saved = without_gates(read_model(recipe.model))
         with doing('reading the task', quiet=not workers.first):
-            exercise = prepare(saved)
+            exercise = prepare(recipe, saved, workers=workers)
             taught_by = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
         start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
         networks = len(recipe.seeds) * len(recipe.with_rates())

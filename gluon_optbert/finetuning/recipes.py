@@ -204,8 +204,7 @@ def finetune_glue(recipe: GlueRecipe, *, workers: Workers | None = None) -> Fine
     """Fine-tune on a task of GLUE; `finetune` describes the result and the errors. The workers are those of
     the environment unless given.
     """
-    crew = workers or Workers()
-    return finetune(recipe, lambda saved: prepare_glue(recipe, saved, workers=crew), workers=crew)
+    return finetune(recipe, prepare_glue, workers=workers or Workers())
 
 
 class SquadRecipe(FineTuneRecipe):
@@ -335,5 +334,4 @@ def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str,
 
 def finetune_squad(recipe: SquadRecipe, *, workers: Workers | None = None) -> FineTuningResult:
     """Fine-tune on SQuAD; as `finetune_glue`."""
-    crew = workers or Workers()
-    return finetune(recipe, lambda saved: prepare_squad(recipe, saved, workers=crew), workers=crew)
+    return finetune(recipe, prepare_squad, workers=workers or Workers())

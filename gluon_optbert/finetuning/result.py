@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,8 @@ class RateRuns(Record):
 
 def best_rate(tried: Sequence[RateRuns], metric: str) -> RateRuns:
     """The runs with the best mean of a score, those of the first rate among equals."""
-
-    def mean(one: RateRuns) -> float:
-        value = means(one.runs)[metric]
-        return -math.inf if math.isnan(value) else value
-
-    return max(tried, key=mean)
+    scores = np.array([means(one.runs)[metric] for one in tried])
+    return tried[int(np.where(np.isnan(scores), -np.inf, scores).argmax())]
 
 
 @dataclass(frozen=True)
