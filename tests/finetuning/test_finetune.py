@@ -3,7 +3,9 @@
 import dataclasses
 import os
 import re
+from pathlib import Path
 
+import gluonnlp
 import mxnet as mx
 import numpy as np
 import pytest
@@ -13,14 +15,15 @@ from helpers.tiny import ROOT, network, random_alphas, saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.objective import predict, start_parameters
-from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
+from gluon_optbert.finetuning.objective import data_directory, predict, start_parameters
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.features import make_reader
+from gluon_optbert.tasks.task import find_task
 from gluon_optbert.training.distributed import Workers
 
 
@@ -51,7 +54,8 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
         return {'dev/accuracy': next(scores)}
 
     monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate)
-    recipe = recipe_for(model_directory, glue, tmp_path, epochs=4, select='best', checkpoint_every=0)
+    more = {'epochs': 4, 'limit': 16, 'select': 'best', 'checkpoint_every': 0}
+    recipe = recipe_for(model_directory, glue, tmp_path, **more)
     result = finetune_glue(recipe)
     assert result.runs[0].kept_epoch == 2 and result.mean == {'dev/accuracy': 30.0}
     saved = read_model(tmp_path / 'run' / 'seed-1')
@@ -92,7 +96,7 @@ def test_head_of_another_task_is_refused_and_the_same_one_goes_on(finished, glue
     for own in (saved, unnamed):
         assert same(start_parameters(own, saved.head, seed=5), saved)
     write_model(tmp_path / 'unnamed', unnamed)
-    finetune_glue(recipe_for(tmp_path / 'unnamed', glue, tmp_path, epochs=1))
+    finetune_glue(recipe_for(tmp_path / 'unnamed', glue, tmp_path, epochs=1, limit=8))
     left = read_model(tmp_path / 'run' / 'seed-1').head
     assert (left, left.names) == (saved.head, saved.head.names) and left.task == 'SST-2'
 
@@ -123,7 +127,7 @@ def test_labels_are_matched_by_name_or_refused_with_the_flag(finished, own, want
 def test_gates_are_folded_first_and_one_token_type_reads_no_pairs(glue, tmp_path):
     plain = dataclasses.replace(network((1, 2, 3, 4), (2, 1, 1, 0), h=6), token_types=1)
     write_model(tmp_path / 'gated', saved_model(plain, alphas=random_alphas(plain)))
-    finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path, epochs=1))
+    finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path, epochs=1, limit=8))
     assert read_model(tmp_path / 'run' / 'seed-1').alphas is None
     with pytest.raises(ValueError, match='pairs of texts, and the network has one token type'):
         finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path / 'pairs', task='STS-B'))
@@ -137,10 +141,9 @@ def test_task_without_its_mismatched_half_and_without_test_sets(model_directory,
 
 def test_passes_give_what_one_pass_gives(model_directory, glue, tmp_path):
     """Sums of float32 in another order; a few steps of Adam later they agree this well."""
-    found = []
+    found, more = [], {'dropout': 0.0, 'learning_rate': 0.001, 'epochs': 1, 'limit': 20}
     for accumulate in (1, 2):
         place = tmp_path / str(accumulate)
-        more = {'dropout': 0.0, 'learning_rate': 0.001, 'epochs': 1}
         finetune_glue(recipe_for(model_directory, glue, place, accumulate=accumulate, **more))
         found.append(read_model(place / 'run' / 'seed-1').parameters)
     for name, value in found[0].items():
@@ -178,12 +181,6 @@ def test_loss_of_answers_leaves_padding_and_instances_without_weight_out():
     assert loss_of(head, scores, [[1, 2], [0, 3]], [1, 0], [3, 4]) == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.mark.parametrize('change', [{'learning_rates': [1e-5, 1e-5]}, {'seeds': [1, 1]}, {'seeds': []}])
-def test_seeds_and_learning_rates_are_different_numbers(tmp_path, change):
-    with pytest.raises(RecipeError, match=f'{next(iter(change))} must be'):
-        recipe_for('model', 'glue', tmp_path, **change)
-
-
 @pytest.mark.parametrize(
     'change, error, named',
     [
@@ -191,6 +188,8 @@ def test_seeds_and_learning_rates_are_different_numbers(tmp_path, change):
         ({'task': 'RTE'}, FileNotFoundError, 'RTE/train.tsv: no such file'),
         ({'max_length': 17}, ValueError, 'max_length is 17, and the network has 16 positions'),
         ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
+        ({'learning_rates': [1e-5, 1e-5]}, RecipeError, 'learning_rates must be different'),
+        ({'seeds': []}, RecipeError, 'seeds must be one or more'),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
@@ -202,7 +201,7 @@ def test_bad_input_is_refused_before_anything_is_written(
 
 
 def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_path):
-    flags = flags_of(values_for(model_directory, glue, tmp_path, epochs=1))
+    flags = flags_of(values_for(model_directory, glue, tmp_path, epochs=1, limit=8))
     done = call(ROOT / 'finetune' / 'run_glue.py', 'finetune/recipes/glue.yaml', *flags, '--seeds', '3')
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('SST-2, seeds 3: dev/accuracy ')
@@ -210,3 +209,30 @@ def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_
     poor = '*' in done.stdout  # after one epoch of a tiny network
     wanted = '--epochs 3 --output ' if poor else 'next, to prune it for its task: python finetune/'
     assert wanted in done.stdout and '| dev/accuracy ' in done.stderr
+
+
+# Data that are not there
+
+
+def test_gluonnlp_is_asked_for_the_files_that_are_not_there(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(objective, 'get_home_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(gluonnlp.data, 'GlueMNLI', lambda segment, root: asked.append((segment, Path(root))))
+    home = tmp_path / 'datasets' / 'glue'
+    (home / 'MNLI').mkdir(parents=True)
+    (home / 'MNLI' / 'train.tsv').write_text('x')
+    assert task_directory(find_task('MNLI'), None, Workers()) == home
+    assert asked == [
+        (name, home / 'MNLI') for name in ('dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched')
+    ]
+
+
+def test_fetching_without_a_network_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    def load(name, root):
+        raise OSError('no network')
+
+    monkeypatch.setattr(objective, 'get_home_dir', lambda: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match='train.tsv: .*could not fetch it .*no network.*--data'):
+        data_directory(None, 'glue', ['RTE/train.tsv'], load, Workers())
+    with pytest.raises(FileNotFoundError, match='no such directory'):
+        data_directory(tmp_path / 'nowhere', 'glue', ['RTE/train.tsv'], load, Workers())

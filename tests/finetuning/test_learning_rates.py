@@ -7,23 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.finetuned import LEFT, Interrupted, flags_of, recipe_for, stop_at, values_for, without_times
-from helpers.jobs import horovodrun, needs_horovod
-from helpers.tiny import ROOT, contents
+from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for, without_times
+from helpers.tiny import contents
 
 from gluon_optbert.finetuning import finetune
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, RateRuns, SeedRun, best_rate, summary
 from gluon_optbert.runs.recipe import fill
 
-RATES = (0.0001, 0.001)
+RATES = (0.0001, 0.01)
+SETTINGS = {'task': 'STS-B', 'seeds': [1, 2], 'limit': 24}
 
 
 @pytest.fixture(scope='module')
 def chosen(model_directory, glue, tmp_path_factory):
     """A run of two learning rates and two seeds."""
     base = tmp_path_factory.mktemp('chosen')
-    values = values_for(model_directory, glue, base, task='STS-B', seeds=[1, 2], learning_rates=list(RATES))
+    values = values_for(model_directory, glue, base, **SETTINGS, learning_rates=list(RATES))
     del values['learning_rate']
     return base, values, finetune_glue(fill(GlueRecipe, values))
 
@@ -40,7 +40,7 @@ def test_learning_rate_with_the_best_mean_is_kept(chosen, model_directory, glue,
     best = max(tried, key=lambda rate: np.mean(tried[rate]))
     assert best != RATES[0]  # which would be kept among equals
     assert result.recipe['learning_rate'] == best and result.mean['dev/spearman'] == np.mean(tried[best])
-    alone = recipe_for(model_directory, glue, tmp_path, task='STS-B', seeds=[1, 2], learning_rate=best)
+    alone = recipe_for(model_directory, glue, tmp_path, **SETTINGS, learning_rate=best)
     assert without_times(finetune_glue(alone)).runs == without_times(result).runs
     assert sorted(os.listdir(base / 'run')) == LEFT and weights_of(tmp_path) == weights_of(base)
 
@@ -82,7 +82,7 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
         rename(source, target)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, 2 * 12 + 10)
+        stop_at(patch, 2 * 6 + 5)
         finetune_glue(fill(GlueRecipe, values))
     values['resume'] = True
     with pytest.raises(ValueError, match='other settings of learning_rates'):
@@ -96,14 +96,3 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
     assert [one.learning_rate for one in again.tried] == list(RATES)
     assert sorted(os.listdir(tmp_path / 'run')) == LEFT and sorted(os.listdir(tmp_path)) == ['run']
     assert weights_of(tmp_path) == weights_of(base)
-
-
-@pytest.mark.slow
-@needs_horovod
-def test_two_workers_choose_the_learning_rate_as_one(chosen, tmp_path):
-    """Kept whole: both see the same files at every turn."""
-    values = {**chosen[1], 'output': str(tmp_path / 'run'), 'seeds': '1', 'learning_rates': '0.001,0.01'}
-    done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags_of(values))
-    assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(tmp_path / 'run')) == LEFT[:-1]
-    assert len(FineTuningResult.read(tmp_path / 'run' / 'result.json').tried) == 2

@@ -9,15 +9,21 @@ from helpers.pruned import records
 from helpers.tiny import contents
 
 from gluon_optbert.finetuning import finetune
+from gluon_optbert.finetuning.distillation import TaughtFineTuning
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.runs import machine as provenance
 
 
-def test_resumed_run_equals_the_uninterrupted_one(model_directory, glue, tmp_path, monkeypatch):
+def test_resumed_run_with_a_teacher_equals_the_uninterrupted_one(
+    finished, model_directory, glue, tmp_path, monkeypatch
+):
+    teacher = str(finished[0] / 'run' / 'seed-1')
+    settings = {'teacher': teacher, 'seeds': [1, 2], 'select': 'best', 'limit': 24}
+
     def tune(**more):
-        return finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], select='best', **more))
+        return finetune_glue(recipe_for(model_directory, glue, tmp_path, **settings, **more))
 
     def stopping(*args, **more):
         write_model(*args, **more)
@@ -30,7 +36,7 @@ def test_resumed_run_equals_the_uninterrupted_one(model_directory, glue, tmp_pat
         with monkeypatch.context() as at_network, pytest.raises(Interrupted):
             at_network.setattr(finetune, 'write_model', stopping)
             tune()
-        stop_at(patch, 10)  # of the second seed
+        stop_at(patch, 5, TaughtFineTuning)  # of the second seed
         with pytest.raises(Interrupted):
             tune(resume=True)
     with pytest.raises(FileExistsError, match='--resume'):

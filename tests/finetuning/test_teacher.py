@@ -1,29 +1,21 @@
-"""Fine-tuning with a teacher: what is learnt, from whom, and that it goes on to the same bits."""
+"""Fine-tuning with a teacher: what is learnt, from whom, and by how many workers."""
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
-from helpers.finetuned import (
-    Interrupted,
-    flags_of,
-    recipe_for,
-    squad_recipe,
-    stop_at,
-    values_for,
-    without_times,
-    write_questions,
-)
+from helpers.finetuned import flags_of, recipe_for, squad_recipe, values_for, write_questions
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import with_more_tokens
-from helpers.tiny import contents, random_parameters
+from helpers.tiny import random_parameters
 
-from gluon_optbert.finetuning.distillation import TaughtFineTuning, match_of
-from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
+from gluon_optbert.finetuning.distillation import match_of
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, finetune_squad
 from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError, fill
 
 
 @pytest.fixture(scope='module')
@@ -38,9 +30,16 @@ def pruned(pruned_run):
     return pruned_run[0] / 'round-2' / 'model'
 
 
-def losses_of(output, seed=1):
-    lines = map(json.loads, (output / f'seed-{seed}' / 'metrics.jsonl').read_text().splitlines())
+def losses_of(output):
+    lines = map(json.loads, (output / 'seed-1' / 'metrics.jsonl').read_text().splitlines())
     return [line for line in lines if 'learning_rate' in line]
+
+
+def taught(*args, **more):
+    """The losses of a short run with a teacher."""
+    recipe = recipe_for(*args, **{'epochs': 1, 'log_every': 1, 'limit': 16, **more})
+    finetune_glue(recipe)
+    return losses_of(recipe.output)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +51,13 @@ def losses_of(output, seed=1):
     ],
 )
 def test_the_parts_of_the_loss_are_those_with_a_weight(teacher, pruned, glue, tmp_path, weights, parts):
-    more = {'teacher': str(teacher), 'teacher_weights': weights, 'epochs': 1, 'log_every': 1}
-    finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
-    lines = losses_of(tmp_path / 'run')
+    lines = taught(pruned, glue, tmp_path, teacher=str(teacher), teacher_weights=weights)
     assert lines and all(parts <= {*line} for line in lines)
     assert all(('states' in line) == ('states' in parts) for line in lines)
 
 
 def test_a_network_that_learns_from_itself_has_nothing_to_learn(teacher, glue, tmp_path):
-    more = {'teacher': str(teacher), 'epochs': 1, 'log_every': 1, 'dropout': 0.0}
-    finetune_glue(recipe_for(teacher, glue, tmp_path, **more))
-    first = losses_of(tmp_path / 'run')[0]
+    first, *_ = taught(teacher, glue, tmp_path, teacher=str(teacher), dropout=0.0)
     assert first['step'] == 1 and first['states'] < 1e-6 and abs(first['scores']) < 1e-4
 
 
@@ -102,9 +97,10 @@ def test_a_teacher_that_cannot_teach_is_refused_before_the_first_step(
 
 def test_questions_are_learnt_from_a_teacher(model_directory, tmp_path):
     write_questions(tmp_path / 'squad')
-    finetune_squad(squad_recipe(model_directory, tmp_path, epochs=1))
+    short = {'epochs': 1, 'log_every': 1, 'limit': 8, 'evaluation_limit': 4}
+    finetune_squad(squad_recipe(model_directory, tmp_path, **short))
     (tmp_path / 'run').rename(tmp_path / 'teacher')
-    more = {'teacher': str(tmp_path / 'teacher' / 'seed-1'), 'epochs': 1, 'log_every': 1}
+    more = {**short, 'teacher': str(tmp_path / 'teacher' / 'seed-1')}
     finetune_squad(squad_recipe(model_directory, tmp_path, **more))
     assert all({'loss', 'scores', 'states'} <= {*line} for line in losses_of(tmp_path / 'run'))
     (tmp_path / 'run').rename(tmp_path / 'taught')
@@ -112,29 +108,19 @@ def test_questions_are_learnt_from_a_teacher(model_directory, tmp_path):
         finetune_squad(squad_recipe(model_directory, tmp_path, **more, version='2.0'))
 
 
-def test_a_run_with_a_teacher_resumes_to_the_same_bits(teacher, pruned, glue, tmp_path, monkeypatch):
-    more = {'teacher': str(teacher), 'epochs': 1, 'seeds': [1, 2]}
-    whole = finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
-    (tmp_path / 'run').rename(tmp_path / 'whole')
-    stop_at(monkeypatch, 6 + 4, TaughtFineTuning)
-    with pytest.raises(Interrupted):
-        finetune_glue(recipe_for(pruned, glue, tmp_path, **more))
-    monkeypatch.undo()
-    result = finetune_glue(recipe_for(pruned, glue, tmp_path, **more, resume=True))
-    assert without_times(result) == without_times(whole)
-    for seed in ('seed-1', 'seed-2'):
-        one, other = (contents(tmp_path / name / seed)['model.params'] for name in ('run', 'whole'))
-        assert one == other
-
-
 @needs_horovod
-def test_two_workers_learn_from_a_teacher_as_one_does(teacher, pruned, glue, tmp_path):
-    more = {'teacher': str(teacher), 'epochs': 1, 'learning_rate': 1e-3, **EXACT}
-    one = finetune_glue(recipe_for(pruned, glue, tmp_path / 'one', **more))
-    flags = flags_of(values_for(pruned, glue, tmp_path / 'two', **more))
-    done = horovodrun('finetune/run_glue.py', *flags)
+def test_two_workers_choose_a_learning_rate_with_a_teacher_as_one_does(teacher, pruned, glue, tmp_path):
+    """Both see the same files at every turn, though the first one moves them."""
+    more = {'teacher': str(teacher), 'epochs': 1, 'limit': 24, 'learning_rates': '0.001,0.0001', **EXACT}
+    values = [values_for(pruned, glue, tmp_path / name, **more) for name in ('one', 'two')]
+    for one in values:
+        del one['learning_rate']
+    one = finetune_glue(fill(GlueRecipe, {**values[0], 'learning_rates': [1e-3, 1e-4]}))
+    done = horovodrun('finetune/run_glue.py', *flags_of(values[1]))
     assert done.returncode == 0, done.stderr
     two = FineTuningResult.read(tmp_path / 'two' / 'run' / 'result.json')
-    assert two.origin['workers'] == 2 and two.mean == pytest.approx(one.mean)
-    found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
+    assert two.origin['workers'] == 2 and len(two.tried) == 2 and two.mean == pytest.approx(one.mean)
+    found, wanted = (tmp_path / name / 'run' for name in ('two', 'one'))
+    assert {*os.listdir(found)} == {*os.listdir(wanted)}
+    found, wanted = (read_model(place / 'seed-1').parameters for place in (found, wanted))
     assert max(np.abs(found[name] - wanted[name]).max() for name in wanted) < 1e-4
