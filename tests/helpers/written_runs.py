@@ -9,42 +9,37 @@ from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
-
-
 SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)), vocab_size=10)
+
+
+def _round(number, architecture, **measured):
+    """A row of ``rounds.json``."""
+    return {
+        'round': number,
+        'parameters': int(ParameterCost().cost(architecture)),
+        'flops': int(sum(count_flops(architecture, 128).values())),
+        'architecture': architecture.to_dict(),
+        **measured,
+    }
+
+
+def _write_cut(directory, before, after, draw=np.ones):
+    """The gates that a round drew for every width, and what it kept."""
+    np.savez(directory / 'alphas.npz', **{key: draw(width) for key, width in before.widths().items()})
+    kept = {key: list(range(width)) for key, width in after.widths().items()}
+    (directory / 'selection.json').write_text(json.dumps({'kept': kept}))
 
 
 def write_run(path, *, trained=True, evaluated=True):
     """The files of a run of one round, as far as they are drawn."""
-    losses = [
+    start, cut, recovered = (
         {'mlm_loss': loss, 'mlm_accuracy': 0.25, 'instances': 64} if evaluated else {}
         for loss in (2.0, 3.0, 2.5)
-    ]
-    rows = [
-        {
-            'round': 0,
-            'parameters': int(ParameterCost().cost(BASE)),
-            'flops': 2 * 10**9,
-            'architecture': BASE.to_dict(),
-            'after_cut': None,
-            'recovered': losses[0],
-        },
-        {
-            'round': 1,
-            'parameters': int(ParameterCost().cost(SMALL)),
-            'flops': 10**9,
-            'architecture': SMALL.to_dict(),
-            'after_cut': losses[1],
-            'recovered': losses[2],
-        },
-    ]
+    )
+    rows = [_round(0, BASE, recovered=start), _round(1, SMALL, after_cut=cut, recovered=recovered)]
     (path / 'round-1').mkdir(parents=True)
     (path / 'rounds.json').write_text(json.dumps(rows))
-    kept = {key: list(range(width)) for key, width in SMALL.widths().items()}
-    random = np.random.RandomState(0)
-    alphas = {key: random.rand(width) if trained else np.ones(width) for key, width in BASE.widths().items()}
-    np.savez(path / 'round-1' / 'alphas.npz', **alphas)
-    (path / 'round-1' / 'selection.json').write_text(json.dumps({'kept': kept}))
+    _write_cut(path / 'round-1', BASE, SMALL, np.random.RandomState(0).rand if trained else np.ones)
     return path
 
 
@@ -66,25 +61,16 @@ def write_task_run(path, networks, scores, *, trained_for='SST-2', commit='c0ffe
     """
     rows = []
     for number, (architecture, score) in enumerate(zip(networks, scores)):
-        rows.append(
-            {
-                'round': number,
-                'parameters': int(ParameterCost().cost(architecture)),
-                'flops': int(sum(count_flops(architecture, 128).values())),
-                'architecture': architecture.to_dict(),
-                'before': measured(scores[number - 1]) if number else None,
-                'after_cut': measured(cut[number - 1] if cut else score - 1) if number else None,
-                'recovered': measured(score),
-            }
-        )
+        stages = {'recovered': measured(score)}
+        if number:
+            stages['before'] = measured(scores[number - 1])
+            stages['after_cut'] = measured(cut[number - 1] if cut else score - 1)
+        rows.append(_round(number, architecture, **stages))
         model = path / f'round-{number}' / 'model'
         model.mkdir(parents=True)
         (model / 'architecture.json').write_text(architecture.to_json())
         (model / 'head.json').write_text(json.dumps({'kind': 'classification', 'task': trained_for}))
-        alphas = {key: np.ones(width) for key, width in architecture.widths().items()}
-        np.savez(model.parent / 'alphas.npz', **alphas)
-        kept = {key: list(range(width)) for key, width in architecture.widths().items()}
-        (model.parent / 'selection.json').write_text(json.dumps({'kept': kept}))
+        _write_cut(model.parent, architecture, architecture)
     (path / 'rounds.json').write_text(json.dumps(rows))
     settings = {
         'output': str(path),

@@ -8,6 +8,7 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
+from gluon_optbert.architecture.rounds import GateRecord
 from gluon_optbert.reporting.figures import (
     alpha_bins,
     draw_alphas,
@@ -18,7 +19,7 @@ from gluon_optbert.reporting.figures import (
     save,
 )
 from gluon_optbert.reporting.networks import labels_of, paper_networks, read_gates, read_run, size_table
-from gluon_optbert.reporting.sections import gates_table, of_rounds
+from gluon_optbert.reporting.sections import of_rounds
 
 RECORD = {
     'round': 1,
@@ -39,13 +40,6 @@ def run(tmp_path_factory):
     return read_run(write_run(tmp_path_factory.mktemp('run') / 'pruned'), 'pruned')
 
 
-def run_with(path, **changes):
-    """A run whose gates have a record."""
-    write_run(path)
-    (path / 'round-1' / 'gates.json').write_text(json.dumps({**RECORD, **changes}))
-    return read_run(path, 'pruned')
-
-
 def lines(axes):
     return {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label()[0] != '_'}
 
@@ -59,11 +53,11 @@ def test_same_run_gives_the_same_bytes(run, tmp_path):
     assert first != second and [one.read_bytes() for one in first] == [one.read_bytes() for one in second]
 
 
-@pytest.mark.parametrize('letter', 'fakv')
-def test_lines_are_the_widths_of_every_round(run, letter):
-    (axes,) = draw_widths(letter, run.networks()).axes
-    expected = [[getattr(layer, letter) for layer in network.layers] for network in (BASE, SMALL)]
-    assert list(lines(axes).values()) == expected and axes.get_ylim()[0] == 0
+def test_lines_are_the_widths_of_every_round(run):
+    for letter in 'fakv':
+        (axes,) = draw_widths(letter, run.networks()).axes
+        expected = [[getattr(layer, letter) for layer in network.layers] for network in (BASE, SMALL)]
+        assert list(lines(axes).values()) == expected and axes.get_ylim()[0] == 0
 
 
 def test_paper_lines_are_tables_12_and_7_and_inferred_widths_are_hollow():
@@ -102,8 +96,8 @@ def test_runs_of_the_same_name_are_told_apart():
         labels_of([Path('/a'), Path('/a/')])
 
 
-def test_gates_are_drawn_as_the_rounds_recorded_them(tmp_path):
-    figure = draw_gates(run_with(tmp_path / 'run').gate_records())
+def test_gates_are_drawn_as_the_rounds_recorded_them():
+    figure = draw_gates([GateRecord.from_dict(RECORD)])
     closed, opened, at_cut, correlation = map(lines, figure.axes)
     h, f = 'h (hidden units)', 'f (filters)'
     assert (closed[h], closed[f]) == ([0.25], [0.75]) and (opened[h], opened[f]) == ([0.5], [0.0])
@@ -112,26 +106,24 @@ def test_gates_are_drawn_as_the_rounds_recorded_them(tmp_path):
     assert 'hollow: no better than chance' in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-@pytest.mark.parametrize('stopped, unsettled', [('settled', 0), ('steps', 1)])
-def test_settling_is_drawn_over_the_steps(tmp_path, stopped, unsettled):
-    (axes,) = draw_settling(run_with(tmp_path / 'run', stopped=stopped).gate_records()).axes
-    assert lines(axes) == {'round 1': [0.9, 0.97, 0.99]} and len(hollow(axes)) == unsettled
-    assert draw_settling(run_with(tmp_path / 'fixed', overlaps=[]).gate_records()) is None
+def test_settling_is_drawn_over_the_steps():
+    for stopped, unsettled in (('settled', 0), ('steps', 1)):
+        (axes,) = draw_settling([GateRecord.from_dict({**RECORD, 'stopped': stopped})]).axes
+        assert lines(axes) == {'round 1': [0.9, 0.97, 0.99]} and len(hollow(axes)) == unsettled
+    assert draw_settling([GateRecord.from_dict({**RECORD, 'overlaps': []})]) is None
 
 
 def test_page_has_plots_and_numbers_of_the_gates_that_were_trained(tmp_path):
-    recorded = run_with(tmp_path / 'run')
-    cells = gates_table(recorded.gate_records())
-    assert '0.25' in cells and '0.50' in cells and 'below 0.05' in cells
-    assert dict(of_rounds(recorded))['Gates'].count('<img') == 3  # histograms, rounds, settling
-    (recorded.path / 'round-1' / 'alphas.npz').unlink()
-    assert dict(of_rounds(recorded))['Gates'].count('<img') == 2  # rounds, settling
-    write_run(tmp_path / 'untrained', trained=False)
-    assert 'Gates' not in dict(of_rounds(read_run(tmp_path / 'untrained', 'pruned')))
-
-
-@pytest.mark.parametrize('change', [{'units': 3}, {'closed': {}}, {'overlaps': [1]}])
-def test_a_damaged_record_of_gates_is_named(tmp_path, change):
-    run = run_with(tmp_path / 'run', **change)
-    with pytest.raises(ValueError, match='gates.json: '):
-        run.gate_records()
+    path = write_run(tmp_path / 'run')
+    (path / 'round-1' / 'gates.json').write_text(json.dumps(RECORD))
+    content = dict(of_rounds(read_run(path, 'pruned')))['Gates']
+    assert content.count('<img') == 3  # histograms, rounds, settling
+    assert '0.25' in content and '0.50' in content and 'below 0.05' in content
+    (path / 'round-1' / 'alphas.npz').unlink()
+    assert dict(of_rounds(read_run(path, 'pruned')))['Gates'].count('<img') == 2  # rounds, settling
+    for damage in ({'units': 3}, {'closed': {}}, {'overlaps': [1]}):
+        (path / 'round-1' / 'gates.json').write_text(json.dumps({**RECORD, **damage}))
+        with pytest.raises(ValueError, match='gates.json: '):
+            read_run(path, 'pruned').gate_records()
+    untrained = read_run(write_run(tmp_path / 'untrained', trained=False), 'pruned')
+    assert 'Gates' not in dict(of_rounds(untrained))

@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@examples(40)
+@examples(20)
 def test_any_json_value_makes_a_balanced_page(data):
     check_page(page('title', [Chapter('chapter', (('section', values(data)),))]))
 
