@@ -21,6 +21,7 @@ import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.notebook import in_python, predictor_of
+from gluon_optbert.reporting import sections
 from gluon_optbert.runs.recipe import RecipeError
 
 SENTENCES = Head('classification', ('0', '1'), 'films', ('dull', 'fine'), ('text', 'label'))
@@ -56,26 +57,36 @@ class Words:
         Path(directory, 'vocab.txt').write_text(''.join(f'{token}\n' for token in TOKENS))
 
 
-def test_objects_say_in_five_lines_what_they_are(model_directory, tmp_path):
-    deploy = tmp_path / 'deploy'
-    opt.export(model_directory, deploy)
+@pytest.fixture(scope='module')
+def deployed(model_directory, tmp_path_factory):
+    """An export of the shared network."""
+    place = tmp_path_factory.mktemp('exported') / 'deploy'
+    opt.export(model_directory, place)
+    return place
+
+
+def test_objects_say_in_five_lines_what_they_are(model_directory, deployed):
     model = opt.read_model(model_directory)
-    for value in (model, model.architecture, opt.Predictor(deploy)):
+    for value in (model, model.architecture, opt.Predictor(deployed)):
         lines = repr(value).splitlines()
         assert len(lines) <= 5 and max(map(len, lines)) < 100, lines
         assert 'h=8 a=2 k=4 v=4 f=16' in repr(value)
         page = value._repr_html_()
         assert page.count('<tr>') == 3 and '<td>16</td>' in page
-
-
-def test_widths_of_a_line_reach_from_the_smallest_to_the_largest():
     assert network((1, 2, 3, 4), (2, 2, 1, 0), e=4).widths_line == 'h=8 e=4 a=1-2 k=2 v=1-3 f=0-4'
 
 
-def test_a_run_from_a_network_in_memory_is_an_object(shards_directory, tmp_path, caplog):
-    values = values_for(shards_directory, '', '', rounds=1, alpha_steps=1, recovery_steps=1, split_half=False)
-    del values['output']
-    made = opt.prune(**{**values, 'model': opt.Model.of(saved_model())})
+@pytest.fixture
+def settings(shards_directory):
+    """Those of a short run from a network in memory."""
+    short = {'rounds': 1, 'alpha_steps': 1, 'recovery_steps': 1, 'split_half': False}
+    return {**values_for(shards_directory, '', '', **short), 'model': opt.Model.of(saved_model())}
+
+
+def test_a_run_from_a_network_in_memory_is_an_object(settings, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(sections, 'drawn', lambda *_: b'')  # pictures, which take long
+    del settings['output']
+    made = opt.prune(**settings)
     assert 'few to tell networks apart' in caplog.text and '--' not in caplog.text
     assert [row.round for row in made.rounds] == [0, 1]
     assert made.model.architecture == made.rounds[-1].architecture
@@ -94,20 +105,18 @@ def test_a_run_from_a_network_in_memory_is_an_object(shards_directory, tmp_path,
     assert not place.exists()
 
 
-def test_a_network_in_memory_is_written_beside_the_output_once(shards_directory, tmp_path):
-    values = values_for(shards_directory, '', tmp_path / 'run', rounds=1, recovery_steps=1)
-    values = {**values, 'alpha_steps': 1, 'split_half': False, 'model': opt.Model.of(saved_model())}
-    first, again = (opt.prune(**values, resume=resume) for resume in (False, True))
+def test_a_network_in_memory_is_written_beside_the_output_once(settings, tmp_path):
+    settings['output'] = str(tmp_path / 'run')
+    first, again = (opt.prune(**settings, resume=resume) for resume in (False, True))
     assert first.rounds == again.rounds and (tmp_path / 'run.model' / 'model.params').is_file()
     with pytest.raises(ValueError, match='another network'):
-        opt.prune(**{**values, 'model': opt.Model.of(saved_model(seed=1))})
+        opt.prune(**{**settings, 'model': opt.Model.of(saved_model(seed=1))})
 
 
-def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directory, tmp_path):
-    opt.export(model_directory, tmp_path / 'deploy')
+def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directory, deployed):
     texts = ['the cat', 'a b c']
-    wanted = opt.Predictor(tmp_path / 'deploy').encode(texts)
-    for given in (model_directory, opt.read_model(model_directory), tmp_path / 'deploy'):
+    wanted = opt.Predictor(deployed).encode(texts)
+    for given in (model_directory, opt.read_model(model_directory), deployed):
         np.testing.assert_allclose(opt.embed(given, texts), wanted, atol=1e-5)
 
 

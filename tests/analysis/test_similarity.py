@@ -185,39 +185,24 @@ def test_word_of_shards_that_is_hidden_or_cut_in_part_is_left_out(tmp_path, text
     assert tokens == (shown or text).split()[:length] and dict(result.words[0]) == words
 
 
-def test_labelled_file_has_sentences_and_labels(tmp_path):
-    (tmp_path / 'task.tsv').write_text('text\tanswer\nab c\tyes\n\nd\tno\n', encoding='utf-8')
-    result = read_sample(tmp_path / 'task.tsv', vocabulary(), limit=9)
+def test_labelled_files_have_sentences_and_labels(tmp_path):
+    def read(name, content, **more):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content, encoding='utf-8')
+        return read_sample(tmp_path / name, vocabulary(), **{'limit': 9, **more})
+
+    result = read('task.tsv', 'text\tanswer\nab c\tyes\n\nd\tno\n')
     assert result.labels == ('yes', 'no') and [len(ids) for ids in result.ids] == [4, 3]  # 'ab' is unknown
-    (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
-    result = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
+    result = read('pairs.tsv', 'one\tother\tlabel\na\tb\t0\nc\td\t1\n', limit=1)
     assert len(result.labels) == 1
     assert (result.features.seconds.tolist(), result.features.lengths.tolist()) == ([3], [5])
-
-
-@pytest.mark.parametrize(
-    'name, content, says',
-    [
-        ('a.txt', b'\n \n', 'no text'),
-        ('a.tsv', b'a\tb\tc\td\n1\t2\t3\t4\n', "first line has the columns 'a', 'b', 'c', 'd'"),
-    ],
-)
-def test_other_files_are_refused(tmp_path, name, content, says):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=says):
-        read_sample(tmp_path / name, vocabulary(), limit=9)
-
-
-def test_sentences_and_labels_of_a_task_are_read_by_its_name(tmp_path):
-    (tmp_path / 'SST-2').mkdir()
-    (tmp_path / 'SST-2' / 'train.tsv').write_text('sentence\tlabel\na b\t1\nc\t0\n', encoding='utf-8')
-    for path in (tmp_path, tmp_path / 'SST-2' / 'train.tsv'):
-        result = read_sample(path, vocabulary(), limit=9, task='sst-2')
+    named = read('SST-2/train.tsv', 'sentence\tlabel\na b\t1\nc\t0\n', task='sst-2')
+    for result in (named, read_sample(tmp_path, vocabulary(), limit=9, task='sst-2')):
         assert result.labels == ('1', '0') and result.features.lengths.tolist() == [4, 3]
-    (tmp_path / 'STS-B').mkdir()
-    (tmp_path / 'STS-B' / 'train.tsv').write_text('sentence1\tsentence2\tscore\na\tb\t1\n', encoding='utf-8')
     with pytest.raises(ValueError, match='STS-B is a regression'):
-        read_sample(tmp_path, vocabulary(), limit=9, task='STS-B')
+        read('STS-B/train.tsv', 'sentence1\tsentence2\tscore\na\tb\t1\n', task='STS-B')
+    with pytest.raises(ValueError, match='no text'):
+        read('a.txt', '\n \n')
 
 
 @pytest.mark.parametrize(
