@@ -103,20 +103,16 @@ def _spelt(ids: np.ndarray, lost: np.ndarray, vocabulary: Vocabulary) -> Words:
     """The words of tokens, shape (n,); one with a special token in it, or with one that is `lost`, (n,), is
     left out.
     """
-    words: list[tuple[int, str]] = []
-    whole = False
+    words: list[tuple[int, str, bool]] = []  # where it begins, its spelling, whether all of it is known
     for position, number in enumerate(ids):
         token = vocabulary.idx_to_token[number]
+        known = token not in SPECIAL_TOKENS and not lost[position]
         if not token.startswith(CONTINUATION):
-            whole = token not in SPECIAL_TOKENS and not lost[position]
-            if whole:
-                words.append((position, token))
-        elif whole and lost[position]:
-            whole = False
-            words.pop()
-        elif whole:
-            words[-1] = (words[-1][0], words[-1][1] + token[len(CONTINUATION) :])
-    return tuple(words)
+            words.append((position, token, known))
+        elif words:
+            begin, spelling, whole = words[-1]
+            words[-1] = (begin, spelling + token[len(CONTINUATION) :], whole and known)
+    return tuple((begin, spelling) for begin, spelling, whole in words if whole)
 
 
 def sample_of_shards(directory: Path, vocabulary: Vocabulary, *, limit: int, length: int) -> Sample:

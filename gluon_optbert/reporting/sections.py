@@ -390,12 +390,11 @@ def _of_begun_finetuning(path: Path, label: str) -> list[Section]:
     """Curves of the seeds of a fine-tuning run that is not finished, those of every learning rate."""
     sections = []
     for pattern in ('seed-*', 'rate-*/seed-*'):
-        for place in sorted(path.glob(pattern)):
-            file = place / 'metrics.jsonl' if place.is_dir() else place
-            if file.suffix == '.jsonl' and file.is_file():
-                name = str(place.relative_to(path)).replace('.jsonl', '')
-                of_seed = _of_metrics(file, f'{label}, {name}')
-                sections += [(f'{title} of {name}', content) for title, content in of_seed]
+        files = (*path.glob(f'{pattern}/metrics.jsonl'), *path.glob(f'{pattern}.jsonl'))
+        for file in sorted(filter(Path.is_file, files)):
+            name = str(file.relative_to(path)).removesuffix('.jsonl').removesuffix('/metrics')
+            of_seed = _of_metrics(file, f'{label}, {name}')
+            sections += [(f'{title} of {name}', content) for title, content in of_seed]
     unfinished = ('Unfinished', element('p', f'This run is not finished: it has no {RESULT} yet.'))
     return [unfinished, *sections] if sections else []
 
