@@ -1,6 +1,7 @@
 """Small fine-tuning runs: their data, of letters, their recipes, and how they are interrupted."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -8,62 +9,44 @@ from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
+from helpers.pruned import MODEL
 from helpers.questions import write_squad
 from helpers.tiny import Interrupted
 
 LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
-FILES = set(
-    (
-        'architecture.json head.json manifest.json metrics.jsonl model.params progress.json recipe.yaml '
-        'vocab.txt'
-    ).split()
-)
+FILES = MODEL | {'head.json', 'metrics.jsonl'}
 
 
 def sentences(count, seed):
     """Sentences of the first half of the alphabet, with the label 1, or of the second."""
     random = np.random.RandomState(seed)
-    labels = random.randint(0, 2, count)
+    halves = [list(LETTERS[13:]), list(LETTERS[:13])]
     return [
-        (
-            ' '.join(random.choice(list(LETTERS[:13] if label else LETTERS[13:]), random.randint(1, 12))),
-            int(label),
-        )
-        for label in labels
+        (' '.join(random.choice(halves[label], random.randint(1, 12))), int(label))
+        for label in random.randint(0, 2, count)
     ]
 
 
 def write_glue(directory):
     """SST-2, STS-B and the matched half of MNLI, of letters."""
 
-    def rows(name, header, lines):
+    def write(name, header, rows):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(
-            ''.join('\t'.join(map(str, line)) + '\n' for line in [header, *lines]), encoding='utf-8'
-        )
+        lines = ['\t'.join(map(str, row)) for row in [header.split(), *rows]]
+        (directory / name).write_text('\n'.join([*lines, '']), encoding='utf-8')
 
     for part, count, seed in (('train', 41, 0), ('dev', 13, 1)):
-        rows(f'SST-2/{part}.tsv', ['sentence', 'label'], sentences(count, seed))
-        rows(
-            f'STS-B/{part}.tsv',
-            ['index', 'sentence1', 'sentence2', 'score'],
-            [(i, text, text[::-1], label * 4.5) for i, (text, label) in enumerate(sentences(count, seed))],
-        )
-        rows(
-            f'MNLI/{part.replace("dev", "dev_matched")}.tsv',
-            ['sentence2', 'sentence1', 'gold_label'],
-            [
-                (text, text[::-1], ['neutral', 'entailment', 'contradiction'][i % 3])
-                for i, (text, _) in enumerate(sentences(count, seed))
-            ],
-        )
-    rows('SST-2/test.tsv', ['index', 'sentence'], [(i, text) for i, (text, _) in enumerate(sentences(7, 2))])
-    rows(
-        'STS-B/test.tsv',
-        ['index', 'sentence1', 'sentence2'],
-        [(i, text, text) for i, (text, _) in enumerate(sentences(7, 2))],
-    )
+        told = sentences(count, seed)
+        scored = [(i, text, text[::-1], label * 4.5) for i, (text, label) in enumerate(told)]
+        kinds = itertools.cycle(['neutral', 'entailment', 'contradiction'])
+        pairs = [(text, text[::-1], kind) for (text, _), kind in zip(told, kinds)]
+        write(f'SST-2/{part}.tsv', 'sentence label', told)
+        write(f'STS-B/{part}.tsv', 'index sentence1 sentence2 score', scored)
+        write(f'MNLI/{part.replace("dev", "dev_matched")}.tsv', 'sentence2 sentence1 gold_label', pairs)
+    texts = [text for text, _ in sentences(7, 2)]
+    write('SST-2/test.tsv', 'index sentence', enumerate(texts))
+    write('STS-B/test.tsv', 'index sentence1 sentence2', zip(range(7), texts, texts))
     return directory
 
 

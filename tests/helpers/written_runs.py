@@ -30,11 +30,11 @@ def _write_cut(directory, before, after, draw=np.ones):
     (directory / 'selection.json').write_text(json.dumps({'kept': kept}))
 
 
-def write_run(path, *, trained=True, evaluated=True):
-    """The files of a run of one round, as far as they are drawn."""
+def write_run(path, *, loss=2.0, trained=True, evaluated=True):
+    """The files of a run of one round, as far as they are drawn; the loss is that of its first network."""
     start, cut, recovered = (
-        {'mlm_loss': loss, 'mlm_accuracy': 0.25, 'instances': 64} if evaluated else {}
-        for loss in (2.0, 3.0, 2.5)
+        {'mlm_loss': value, 'mlm_accuracy': 0.25, 'instances': 64} if evaluated else {}
+        for value in (loss, 3.0, 2.5)
     )
     rows = [_round(0, BASE, recovered=start), _round(1, SMALL, after_cut=cut, recovered=recovered)]
     (path / 'round-1').mkdir(parents=True)
