@@ -17,7 +17,8 @@ from ..network.running import feed_of
 from ..network.saved_model import SavedModel, read_model
 from ..tasks.features import TaskBatch
 from ..training.distances import ScoreDivergence, check_pairs
-from ..training.distillation import Match, Outputs, Taught, Weights, check_teacher
+from ..training.distillation import Match, Outputs, Taught, Teacher, Weights, check_teacher
+from ..training.distributed import Workers
 from .objective import Exercise, FineTuning, check_fits, in_labels_of
 from .recipe import FineTuneRecipe
 
@@ -169,8 +170,11 @@ def match_of(directory: Path, student: Architecture, teacher: Architecture, *, s
     )
 
 
-def read_teacher(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise) -> tuple[SavedModel, Match]:
-    """The teacher of a recipe, and its states beside those of the network.
+def read_teacher(
+    recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers
+) -> dict[str, Any]:
+    """What `TaughtFineTuning` wants beside the phase: the teacher of a recipe, its states beside those of the
+    network, and the weights.
 
     Raises
     ------
@@ -184,7 +188,9 @@ def read_teacher(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise) 
     teacher = fitting_task(teacher, exercise.head, source=source, max_length=recipe.max_length, pairs=pairs)
     if weights.embeddings:
         check_pairs(recipe.batch_size, recipe.accumulate)
-    widths = saved.architecture, teacher.architecture
     if weights.same_width:
-        return teacher, match_of(recipe.model, *widths, source=source)
-    return teacher, Match.whole(widths[0])  # which nothing compares
+        match = match_of(recipe.model, saved.architecture, teacher.architecture, source=source)
+    else:
+        match = Match.whole(saved.architecture)  # which nothing compares
+    network = Teacher(teacher, workers, precision=recipe.precision, output=states_for(weights))
+    return {'teacher': network, 'match': match, 'weights': weights}

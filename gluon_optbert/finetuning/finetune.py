@@ -27,7 +27,6 @@ from ..runs.progress import RESULT, Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
-from ..training.distillation import Teacher
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.states import States
@@ -222,7 +221,7 @@ def finetune(
         saved = without_gates(read_model(recipe.model))
         with doing('reading the task', quiet=not workers.first):
             exercise = prepare(recipe, saved, workers=workers)
-            taught_by = None if recipe.teacher is None else read_teacher(recipe, saved, exercise)
+            taught = {} if recipe.teacher is None else read_teacher(recipe, saved, exercise, workers)
         start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
         networks = len(recipe.seeds) * len(recipe.with_rates())
         directory.lay_out(workers, needed=networks * saved.nbytes)
@@ -231,11 +230,6 @@ def finetune(
             note_origin(work, workers=workers.size)
         workers.barrier('looked')  # all have, before one writes it
         if not done:
-            taught = {}
-            if taught_by is not None:
-                weights, (network, match) = recipe.teaching(), taught_by
-                teacher = Teacher(network, workers, precision=recipe.precision, output=states_for(weights))
-                taught = {'teacher': teacher, 'match': match, 'weights': weights}
             for one in recipe.with_rates():
                 _run_seeds(one, saved, exercise, _place(work, one), workers, taught)
         result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
