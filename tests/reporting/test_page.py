@@ -70,6 +70,11 @@ def test_numbers_stand_at_the_right_under_their_header():
         assert f'<td>{text}</td>' in table(['score'], [[text]])
 
 
+def test_a_cell_beyond_the_header_has_no_head():
+    cells = [(key, value) for _, key, value in Reader(table(list('abcd'), [range(5)])).attributes]
+    assert [value for key, value in cells if key == 'data-head'] == list('abcd')
+
+
 def test_equal_mappings_are_rows_of_one_table():
     markup = values({'before': {'ms': 2.0, 'mb': 1}, 'after': {'ms': 1.0, 'mb': 1}})
     assert markup.count('<table>') == 1 and Reader(markup).text[:3] == ['ms', 'mb', 'before']
