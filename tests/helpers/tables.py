@@ -8,7 +8,8 @@ from gluon_optbert.runs.recipe import fill
 from helpers.finetuned import flags_of
 
 FINISHED = {
-    'rows': 'bert-l,bert-l-truncated,optbert-h,optbert-all-plus,bert-all-uniform',
+    'table': 6,
+    'rows': 'bert-l,albert-e,optbert-h,optbert-all-plus',
     'tasks': 'sst-2,squad-v2.0',
 }  # of the table that tests share
 
@@ -28,6 +29,7 @@ def values_for(base, shards, data, output, **more):
         'recovery_steps': 2,
         'scratch_steps': 3,
         'pruning': str(data / 'pruning.yaml'),
+        'pretraining': str(data / 'pretraining.yaml'),
         'glue': str(data / 'tuning.yaml'),
         'squad': str(data / 'tuning.yaml'),
         **more,

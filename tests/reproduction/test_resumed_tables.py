@@ -7,6 +7,7 @@ from helpers.finetuned import Interrupted, stop_at
 from helpers.tables import FINISHED
 from helpers.tiny import contents
 
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import running as table_runs
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.results import NOT_RUN, read_results
@@ -52,7 +53,9 @@ def test_resumed_table_takes_settings_of_squad_2_and_holds_finished_cells_to_the
         (tmp_path / f'{batch_size}.yaml').write_text(f'batch_size: {batch_size}\n')
     same, other = ({'squad2': str(tmp_path / f'{size}.yaml')} for size in (8, 4))
     go_on(**same)
-    with pytest.raises(ValueError, match='cells/base/squad-v2.0 was begun with other settings of batch_size'):
+    with pytest.raises(
+        ValueError, match='cells/bert-base/squad-v2.0 was begun with other settings of batch_size'
+    ):
         go_on(**other, tasks='squad-v2.0')
     with pytest.raises(ValueError, match='other settings of batch_size'):
         go_on(**other, tasks='squad-v2.0', rows='bert-l')
@@ -61,49 +64,39 @@ def test_resumed_table_takes_settings_of_squad_2_and_holds_finished_cells_to_the
 
 def test_a_row_that_was_made_otherwise_is_not_continued(finished, table_recipe, tmp_path):
     output = shutil.copytree(finished[0], tmp_path / 'table')
-    made = output / 'rows' / 'bert-all-uniform' / 'recipe.yaml'
-    made.write_text(made.read_text().replace('method: uniform-alpha', 'method: uniform'))
+    made = output / 'rows' / 'optbert-h' / 'recipe.yaml'
+    made.write_text(made.read_text().replace('method: alpha', 'method: magnitude'))
     before = contents(output)
-    with pytest.raises(ValueError, match='bert-all-uniform was begun with other settings of .*method'):
+    with pytest.raises(ValueError, match='optbert-h was begun with other settings of .*method'):
         run(plan(table_recipe(output, resume=True, **FINISHED)))
     assert contents(output) == before
 
 
-def test_interrupted_table_goes_on_with_what_is_missing(table_recipe, tmp_path, monkeypatch):
-    output, calls, original = tmp_path / 'table', [], table_runs.prune
-
-    def stopping(recipe, **options):
-        calls.append(recipe)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return original(recipe, **options)
-
-    monkeypatch.setattr(table_runs, 'prune', stopping)
-    chosen = dict(rows='bert-l-truncated,optbert-h', seeds='1')
-    with pytest.raises(KeyboardInterrupt):
-        run(plan(table_recipe(output, **chosen)))
-    before = contents(output)
-    run(plan(table_recipe(output, resume=True, **chosen)))
-    assert len(calls) == 3 and calls[2] == calls[1]  # the base is not pruned
-    assert before.items() <= contents(output).items()
-    rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
-    assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
-
-
-def test_moved_table_goes_on_with_an_unfinished_cell_and_a_lost_copy(table_recipe, tmp_path, monkeypatch):
+def test_table_that_was_stopped_and_moved_goes_on_with_what_is_missing(
+    table_recipe, base, tmp_path, monkeypatch
+):
     def go_on(output, resume=True):
-        run(plan(table_recipe(output, rows='optbert-h', seeds='1', resume=resume)))
+        chosen = {'rows': 'bert-l-truncated,optbert-h', 'seeds': '1', 'resume': resume}
+        run(plan(table_recipe(output, **chosen)))
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, 6 + 4)  # the base has 6 steps, and then the row is begun
+        stop_at(patch, 6 + 6 + 4)  # the base and the first row have 6 steps, and then the second is begun
         go_on(tmp_path / 'old' / 'table', resume=False)
     (tmp_path / 'old').rename(tmp_path / 'new')
+    before = contents(tmp_path / 'new')
+    finished = {name: content for name, content in before.items() if '.training' not in name}
     monkeypatch.chdir(tmp_path)  # where the same place has a shorter name
+    monkeypatch.setattr(table_runs, 'prune', None)  # which all rows are
     go_on('new/table')
-    table, before = tmp_path / 'new' / 'table', contents(tmp_path / 'new')
+    table, whole = tmp_path / 'new' / 'table', contents(tmp_path / 'new')
+    assert finished.items() < whole.items()
+    truncated = read_model(table / 'rows' / 'bert-l-truncated' / 'round-1' / 'model').architecture
+    assert truncated.layers == read_model(base).architecture.layers[:2]  # six of twelve
+    rows = {row.name: row.entries['sst2'].state for row in read_results(table).rows}
+    assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
     (table / 'results' / 'optbert-h' / 'sst-2.json').unlink()  # as if the table had been killed before it
     go_on(table)
-    assert contents(tmp_path / 'new') == before
+    assert contents(tmp_path / 'new') == whole
     made = table / 'cells' / 'optbert-h' / 'sst-2' / 'recipe.yaml'
     made.write_text(made.read_text().replace('epochs: 1', 'epochs: 2'))
     with pytest.raises(ValueError, match='optbert-h/sst-2 was begun with other settings of epochs'):
