@@ -15,14 +15,14 @@ from ..finetuning.objective import Exercise, FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import SquadRecipe, prepare_glue, prepare_squad
 from ..network.inputs import TOKEN_INPUTS
-from ..network.model import OptBERTModel, build
+from ..network.model import build
 from ..network.running import feed_of
 from ..network.saved_model import SavedModel
 from ..pruning.objectives import PretrainingObjective
 from ..pruning.penalty import PENALTIES
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import markdown_table
-from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
+from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.held_out import evaluate
@@ -30,7 +30,7 @@ from ..training.loop import backward, collect_gradients
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.pretrain import Pretraining
-from ..training.recipe import TrainingRecipe, open_shards
+from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
 from .plan import Plan, gate_steps
 from .rows import size_name
 
@@ -57,32 +57,37 @@ def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> fl
 
 def gate_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
     """A step of all gates."""
-    model = build(
-        base.architecture,
-        base.parameters,
-        recipe.network_settings(gated=PENALTIES[recipe.penalty].gate, h_gate=recipe.h_gate),
-        ctx=workers.context(),
-    )
+    objective, phase = PretrainingObjective(recipe, base, workers), recipe.phase('gates', UNTIMED + TIMED)
+    gated = {'gated': PENALTIES[recipe.penalty].gate, 'h_gate': recipe.h_gate}
+    model = objective.build(base, **gated, **objective.gate_settings)
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
-    optimizer = Optimizer(
-        {gate_name(key): parameter for key, parameter in model.gates.parameters.items()},
-        recipe.alpha_optimizer,
-        workers=workers,
-    )
-    shards = open_shards(recipe.shards)['train']
+    gates = {gate_name(key): parameter for key, parameter in model.gates.parameters.items()}
     return step_seconds(
-        Pretraining(model, workers, shards), optimizer, recipe.phase('gates', UNTIMED + TIMED)
+        objective.gates(model, phase, Match.whole(base.architecture)),
+        Optimizer(gates, recipe.alpha_optimizer, workers=workers),
+        phase,
     )
 
 
-def weight_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Workers) -> float:
-    """A step of all weights by a recipe."""
+def recovery_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
+    """A step of recovery, with the teacher of a recipe if it has one."""
+    objective, phase = PretrainingObjective(recipe, base, workers), recipe.phase('recovery', UNTIMED + TIMED)
+    model = objective.build(base, **objective.recovery_settings)
+    return step_seconds(
+        objective.recovery(model, phase, Match.whole(base.architecture)),
+        recipe.weight_optimizer(model, workers, objective.recovered_parameters(model)),
+        phase,
+    )
+
+
+def scratch_seconds(base: SavedModel, recipe: PretrainRecipe, workers: Workers) -> float:
+    """A step of pre-training from scratch."""
     model = build(base.architecture, base.parameters, recipe.network_settings(), ctx=workers.context())
     return step_seconds(
         Pretraining(model, workers, open_shards(recipe.shards)['train']),
         recipe.weight_optimizer(model, workers),
-        recipe.phase('recovery', UNTIMED + TIMED),
+        recipe.phase('pretraining', UNTIMED + TIMED),
     )
 
 
@@ -95,18 +100,6 @@ def evaluation_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Worker
     began = time.perf_counter()
     evaluation = evaluate(model, heldout, workers, batch_size=size, limit=size)
     return (time.perf_counter() - began) * whole / max(1, evaluation.instances)
-
-
-def taught_seconds(base: SavedModel, recipe: PruneRecipe, workers: Workers) -> float:
-    """A step of recovery with the teacher of a recipe."""
-    objective = PretrainingObjective(recipe, base, workers)
-    model = objective.build(base, **objective.recovery_settings)
-    phase = recipe.phase('recovery', UNTIMED + TIMED)
-    return step_seconds(
-        objective.recovery(model, phase, Match.whole(base.architecture)),
-        recipe.weight_optimizer(model, workers, objective.recovered_parameters(model)),
-        phase,
-    )
 
 
 def tuning_seconds(base: SavedModel, recipe: FineTuneRecipe, workers: Workers) -> float:
@@ -132,27 +125,22 @@ def tuning_seconds(base: SavedModel, recipe: FineTuneRecipe, workers: Workers) -
         for batch in evaluation_batches(features, tokens=recipe.evaluation_tokens)
     )
     batch = next(evaluation_batches(next(iter(exercise.heldout.values())), tokens=recipe.evaluation_tokens))
-    evaluation = tokens * _forward_seconds(model, batch, workers) / batch.input_ids.size / workers.size
-    return len(recipe.with_rates()) * (steps * training + evaluation)
-
-
-def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) -> float:
-    """The second forward pass of a batch; the first one lays out memory."""
-    inputs = feed_of(batch, TOKEN_INPUTS, ctx=workers.context()).values()
-    began = 0.0
-    for _ in range(2):
+    inputs, began = feed_of(batch, TOKEN_INPUTS, ctx=workers.context()).values(), 0.0
+    for _ in range(2):  # the first pass lays out memory
         began = time.perf_counter()
         with autograd.predict_mode():
             model(*inputs).wait_to_read()
-    return time.perf_counter() - began
+    forward = time.perf_counter() - began
+    evaluation = tokens * forward / batch.input_ids.size / workers.size
+    return len(recipe.with_rates()) * (steps * training + evaluation)
 
 
 # what is measured once on the base, as people read it; a task beside these by its name
 MEASURES: Mapping[str, Callable[[SavedModel, Any, Workers], float]] = {
     'gates': gate_seconds,
-    'recovery': weight_seconds,
-    'recovery with a teacher': taught_seconds,
-    'training from scratch': weight_seconds,
+    'recovery': recovery_seconds,
+    'recovery with a teacher': recovery_seconds,
+    'training from scratch': scratch_seconds,
     'an evaluation': evaluation_seconds,
 }
 

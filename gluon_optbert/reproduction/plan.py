@@ -16,12 +16,15 @@ A table is a study of one table's rows: each at its published size, with one see
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.paper import load_table
 from ..finetuning.recipe import FineTuneRecipe
@@ -45,8 +48,7 @@ from .rows import (
     Maker,
     Row,
     base_row,
-    row_at,
-    rows_by_size,
+    rows_at,
     rows_of,
     size_name,
     slug_of,
@@ -55,8 +57,6 @@ from .rows import (
 
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
 SQUAD2 = {'epochs': 2, 'batch_size': 48}  # Devlin et al., 2018, section 4.3
-Settings = Path | Mapping[str, Any] | None  # of a file of the user's, or a part of one
-R = TypeVar('R', bound=WeightRecipe)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,43 +85,118 @@ class Network:
     seed: int | None = None
 
 
+# What a file of further settings cannot say, and the flag that does.
+_DECIDED = ('data', 'seeds', 'task', 'version', 'objective', 'model', 'shards', 'output')
+_INSTEAD = {'data': ' (--data-glue, --data-squad)', 'seeds': ' (--seeds)', 'model': ' (--base)'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """Settings of the user for one kind of run, beside those that the table decides, and where they stand."""
+
+    cls: type[WeightRecipe]
+    values: Mapping[str, Any]
+    source: str
+
+    def recipe(
+        self, values: Mapping[str, Any], *, defaults: Mapping[str, Any] = {}, refused: Sequence[str] = ()
+    ) -> Any:
+        """A recipe of defaults, these settings, and the values that the table decides.
+
+        `refused` is what is wrong with the settings beside that, in sentences.
+        """
+        ignored = [
+            f'{self.source}: the table decides {name}{_INSTEAD.get(name, "")}; leave it out there'
+            for name in _DECIDED
+            if name in self.values and name in values and str(self.values[name]) != str(values[name])
+        ]
+        if ignored or refused:
+            raise RecipeError([*ignored, *refused])
+        further = overridden(self.cls, self.values, values)
+        return fill(self.cls, {**defaults, **further}, source=self.source)
+
+
+def _stated(recipe: TableRecipe, file: StudyFile | None, tasks: Sequence[str]) -> dict[str, Stated]:
+    """The user's settings of ``pruning``, of ``pretraining`` from scratch, and of every task."""
+    kinds: dict[str, type[WeightRecipe]] = {'pruning': PruneRecipe, 'pretraining': PretrainRecipe}
+    kinds |= {task: SquadRecipe if task in SQUAD else GlueRecipe for task in tasks}
+    files = {
+        'pruning': [recipe.pruning],
+        'pretraining': [recipe.pretraining],
+        'SQuAD v1.1': [recipe.squad, recipe.squad1],
+        'SQuAD v2.0': [recipe.squad, recipe.squad2],
+    }
+    stated = {}
+    for name, kind in kinds.items():
+        if file is None:
+            paths = [path for path in files.get(name, [recipe.glue]) if path is not None]
+            source, given = ', '.join(map(str, paths)) or kind.__name__, map(read_yaml, paths)
+        else:
+            own = file.tasks[name].settings if name in tasks else getattr(file, name)
+            source, given = f'{recipe.study}, {name}', [own]
+        # a later file stands in place of those before it
+        values = functools.reduce(functools.partial(overridden, kind), given, {})
+        stated[name] = Stated(kind, values, source)
+    return stated
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A table or a study on a base.
 
     Parameters
     ----------
-    pruning : PruneRecipe
-        What the pruning runs have in common, with the steps of a round.
-    networks : tuple of Network
-        In the order in which they are made, with those out of reach.
     tasks : tuple of str
         Those that are run.
-    instances : mapping of task to int
-        To train on: sentences, pairs or questions.
-    scratch_steps : int, optional
-        Of the rows that are trained from scratch; None if nothing says how many.
+    stated : mapping of str to Stated
+        The user's settings of ``pruning``, of ``pretraining``, and of every task.
     file : StudyFile, optional
         Of a study; None of a table.
+    instances : mapping of task to int
+        To train on: sentences, pairs or questions.
     """
 
     recipe: TableRecipe
     base: SavedModel
-    pruning: PruneRecipe
-    networks: tuple[Network, ...]
     tasks: tuple[str, ...]
-    instances: Mapping[str, int]
-    scratch_steps: int | None = None
+    stated: Mapping[str, Stated]
     file: StudyFile | None = None
+    instances: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def pruning(self) -> PruneRecipe:
+        """What the pruning runs have in common, with the steps of a round."""
+        return self.pruning_of()
+
+    @property
+    def scratch_steps(self) -> int | None:
+        """Steps of the rows that are trained from scratch; None if nothing says how many."""
+        steps = (self.file or self.recipe).scratch_steps or self.base.progress.trained_steps
+        return math.ceil(self.recipe.scale * steps) if steps else None
+
+    @functools.cached_property
+    def networks(self) -> tuple[Network, ...]:
+        """In the order in which they are made, with those out of reach."""
+        base = self.base.architecture
+        if self.file is not None:
+            return tuple(_networks_of_study(self.file, base))
+        rows = rows_of(load_table(self.recipe.table), base)
+        if all(row.maker.kind != 'base' for row in rows):
+            rows.insert(0, base_row(base))
+        rounds = len(self.pruning.shares())
+        return tuple(
+            Network(row, f'rows/{row.slug}', f'cells/{row.slug}', rounds if row.maker.kind == 'pruned' else 0)
+            for row in rows
+        )
 
     def chosen(self) -> list[Network]:
         """The networks that are made: the base and those asked for, without those out of reach."""
         asked = [slug_of(name) for name in self.recipe.rows]
         return [
-            network
-            for network in self.networks
-            for row in [network.row]
-            if row.unreachable is None and (not asked or row.slug in asked or row.maker.kind == 'base')
+            one
+            for one in self.networks
+            if one.row.unreachable is None
+            and (not asked or one.row.slug in asked or one.row.maker.kind == 'base')
         ]
 
     def tasks_of(self, network: Network) -> list[str]:
@@ -170,11 +245,51 @@ class Plan:
 
     def how(self, row: Row) -> str:
         """Words for the making of a row; with its steps of gates where they are not those of the others."""
-        own = pruning_of(self.recipe, self.base, self.file, row.maker)
+        own = self.pruning_of(row.maker)
         if not row.maker.trains_gates or own.alpha_steps == self.pruning.alpha_steps:
             return row.maker.sentence()
         most = 'at most ' if own.alpha_steps == 'auto' else ''
         return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'
+
+    def pruning_of(self, maker: Maker | None = None) -> PruneRecipe:
+        """Settings of all pruning runs, or of those on the way to a row; the steps are scaled."""
+        recipe, settings = self.recipe, self.stated['pruning']
+        fixed = {
+            'model': str(recipe.base),
+            'shards': str(recipe.shards),
+            'output': str(recipe.output),
+            'resume': True,
+            'objective': self.file.objective if self.file else 'parameters',
+            'targets': [],
+        }
+        flags = {'alpha_steps': recipe.alpha_steps, 'recovery_steps': recipe.recovery_steps}
+        steps = {name: value for name, value in flags.items() if value is not None}
+        stated = {**settings.values, **steps}
+        own: dict[str, Any] = {}
+        if maker is not None:
+            own = {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
+            own |= maker.settings
+        if maker is not None and own:  # which may not go with the method of the file
+            own = {'method': maker.method, 'prune': maker.prune, **own}
+            if not maker.trains_gates:
+                own['alpha_steps'] = None  # auto is about trained gates
+        defaults = {name: field.default for name, field in PruneRecipe.model_fields.items()}
+        unread = {}
+        if 'teacher' not in own:  # what the file says for the rows with a teacher, the others do not read
+            unread = {name: defaults[name] for name in ('teacher_weights', 'temperature')}
+        beyond = [name for name in BEYOND_THE_PAPER if stated.get(name, defaults[name]) != defaults[name]]
+        beside = [f'{name} has {", ".join(one.settings)}' for name, one in MAKERS.items() if one.settings]
+        refused = (
+            f'{settings.source}: the rows of the paper are pruned without {", ".join(beyond)}; leave that '
+            f'out there. Of the rows beside them, {"; ".join(beside)}'
+        )
+        values = {**fixed, **steps, **own, **unread}
+        common: PruneRecipe = settings.recipe(values, refused=[refused] if beyond else [])
+        gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(self.base))
+        settling = common.settling()
+        if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
+            return common.replace(alpha_limit=gates, recovery_steps=recovery)
+        return common.replace(alpha_steps=gates, recovery_steps=recovery)
 
     def making(self, network: Network) -> TrainingRecipe:
         """The run that makes a network; of a pruned one in a study, the ladder of all sizes of its row.
@@ -187,7 +302,7 @@ class Plan:
         row = network.row
         if row.maker.kind == 'built':
             return self._from_scratch(network)
-        pruning = pruning_of(self.recipe, self.base, self.file, row.maker)
+        pruning = self.pruning_of(row.maker)
         values: dict[str, Any] = {
             'output': str(self.directory(network)),
             'method': row.maker.method,
@@ -210,14 +325,11 @@ class Plan:
                 f'{network.row.name} is trained from scratch for as many; give --scratch-steps, or leave the '
                 'row out with --rows'
             )
-        file = self.file or self.recipe
-        defaults = {
-            name: value
-            for name, value in to_dict(self.pruning).items()
-            if name in TrainingRecipe.model_fields
-        }
-        if 'optimizer' not in _settings(PruneRecipe, [file.pruning]):
-            del defaults['optimizer']  # the default of pre-training is another one than that of recovery
+        shared = TrainingRecipe.model_fields.keys()
+        if 'optimizer' not in self.stated['pruning'].values:
+            shared -= {'optimizer'}  # the default of pre-training is another one than that of recovery
+        defaults = {name: value for name, value in to_dict(self.pruning).items() if name in shared}
+        defaults['initial_std'] = round(0.6 / math.sqrt(architecture.h), 2)
         values = {
             'output': str(self.directory(network)),
             'shards': str(self.recipe.shards),
@@ -227,8 +339,7 @@ class Plan:
             'steps': self.scratch_steps,
             **({} if network.seed is None else {'seed': network.seed}),
         }
-        defaults['initial_std'] = round(0.6 / math.sqrt(architecture.h), 2)
-        return _further(PretrainRecipe, [file.pretraining], defaults, values)
+        return self.stated['pretraining'].recipe(values, defaults=defaults)
 
     def tuning(self, network: Network, task: str) -> FineTuneRecipe:
         """The fine-tuning of a network on a task, with sequences as long as the paper's where the base has
@@ -249,19 +360,19 @@ class Plan:
             values['learning_rates'] = list(recipe.learning_rates)
         if recipe.scale < 1:
             values['limit'] = math.ceil(recipe.scale * self.instances[task])
-        files = _files(recipe, self.file, task)
-        if task not in SQUAD:
+        defaults = {'max_length': min(128, positions)}
+        if task in SQUAD:
+            values |= {'version': SQUAD[task], 'data': recipe.data_squad}
+            length = min(384, positions)
+            defaults = {
+                'max_length': length,
+                'stride': min(128, length // 3),
+                'max_question': min(64, length // 3),
+                **(SQUAD2 if SQUAD[task] == '2.0' else {}),
+            }
+        else:
             values |= {'task': task, 'data': recipe.data_glue}
-            return _further(GlueRecipe, files, {'max_length': min(128, positions)}, values)
-        values |= {'version': SQUAD[task], 'data': recipe.data_squad}
-        length = min(384, positions)
-        defaults = {
-            'max_length': length,
-            'stride': min(128, length // 3),
-            'max_question': min(64, length // 3),
-            **(SQUAD2 if SQUAD[task] == '2.0' else {}),
-        }
-        return _further(SquadRecipe, files, defaults, values)
+        return self.stated[task].recipe(values, defaults=defaults)
 
     def write(self, directory: Path) -> None:
         """Leave what rendering has to know beside the results, and the file of a study."""
@@ -272,11 +383,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Facts that rendering needs beside the results."""
-        networks = [
-            {'how': self.how(one.row), 'share': one.row.share, 'unreachable': one.row.unreachable}
-            for one in self.networks
-        ]
-        common = {
+        facts = {
             'format': FORMAT,
             'base': str(self.recipe.base),
             'base_parameters': int(ParameterCost().cost(self.base.architecture)),
@@ -286,27 +393,30 @@ class Plan:
             'scratch_steps': self.scratch_steps,
         }
         if self.file is None:
-            names = [{'name': one.row.name, 'slug': one.row.slug} for one in self.networks]
-            return {
-                **common,
+            facts |= {
                 'table': self.recipe.table,
                 'rounds': len(self.pruning.shares()),
                 'scale': self.recipe.scale,
                 'seeds': list(self.recipe.seeds),
-                'rows': [{**name, **network} for name, network in zip(names, networks)],
             }
-        names = [
-            {
-                'row': one.row.name,
-                'size': one.size,
-                'seed': one.seed,
-                'place': one.place.partition('/')[2],
-                'tasks': self.tasks_of(one),
-            }
+        else:
+            facts['objective'] = self.file.objective
+        rows = [
+            (
+                {'name': one.row.name, 'slug': one.row.slug}
+                if self.file is None
+                else {
+                    'row': one.row.name,
+                    'size': one.size,
+                    'seed': one.seed,
+                    'place': one.place.partition('/')[2],
+                    'tasks': self.tasks_of(one),
+                }
+            )
+            | {'how': self.how(one.row), 'share': one.row.share, 'unreachable': one.row.unreachable}
             for one in self.networks
         ]
-        networks = [{**name, **network} for name, network in zip(names, networks)]
-        return {**common, 'objective': self.file.objective, 'networks': networks}
+        return {**facts, 'rows' if self.file is None else 'networks': rows}
 
 
 def gate_steps(pruning: PruneRecipe) -> int:
@@ -315,113 +425,15 @@ def gate_steps(pruning: PruneRecipe) -> int:
     return pruning.alpha_limit if steps is None or steps == 'auto' else steps
 
 
-def _files(recipe: TableRecipe, file: StudyFile | None, task: str) -> list[Settings]:
-    """The user's files of further settings for a task; a later one overrides those before it."""
-    if file is not None:
-        return [file.tasks[task].settings]
-    if task not in SQUAD:
-        return [recipe.glue]
-    return [recipe.squad, recipe.squad1 if SQUAD[task] == '1.1' else recipe.squad2]
-
-
-def _settings(cls: type[R], files: Sequence[Settings]) -> dict[str, Any]:
-    """The settings of files of the user, a later one in place of those before it."""
-    settings: dict[str, Any] = {}
-    for file in filter(None, files):
-        settings = overridden(cls, settings, file if isinstance(file, Mapping) else read_yaml(file))
-    return settings
-
-
-# What a file of further settings cannot say, and the flag that does.
-_DECIDED = ('data', 'seeds', 'task', 'version', 'objective', 'model', 'shards', 'output')
-_INSTEAD = {'data': ' (--data-glue, --data-squad)', 'seeds': ' (--seeds)', 'model': ' (--base)'}
-
-
-def _further(
-    cls: type[R],
-    files: Sequence[Settings],
-    defaults: Mapping[str, Any],
-    values: Mapping[str, Any],
-    *,
-    refused: Sequence[str] = (),
-) -> R:
-    """A recipe of defaults, files of further settings of the user, and what the table decides.
-
-    `refused` is what is wrong with the files beside that, in sentences.
-    """
-    stated, source = _settings(cls, files), ', '.join(map(str, filter(None, files)))
-    ignored = [
-        f'{source}: the table decides {name}{_INSTEAD.get(name, "")}; leave it out there'
-        for name in _DECIDED
-        if name in stated and name in values and str(stated[name]) != str(values[name])
-    ]
-    if ignored or refused:
-        raise RecipeError([*ignored, *refused])
-    further = overridden(cls, stated, values)
-    return fill(cls, {**defaults, **further}, source=source or cls.__name__)
-
-
-def _instances(recipe: TableRecipe, file: StudyFile | None, task: str, workers: Workers) -> int:
+def _instances(recipe: TableRecipe, task: str, stated: Stated, workers: Workers) -> int:
     """Training instances of a task, no more than the further settings allow."""
     if task in SQUAD:
-        count, cls = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), SquadRecipe
+        count = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train'])
     else:
-        known, cls = find_task(task), GlueRecipe
+        known = find_task(task)
         count = len(read_examples(known, task_directory(known, recipe.data_glue, workers) / known.train))
-    limit = _settings(cls, _files(recipe, file, task)).get('limit')
+    limit = stated.values.get('limit')
     return min(count, limit) if isinstance(limit, int) else count
-
-
-def _beyond_the_paper(source: Path | None, stated: Mapping[str, Any]) -> list[str]:
-    """A sentence if settings change what the paper's rows are."""
-    off = {name: PruneRecipe.model_fields[name].default for name in BEYOND_THE_PAPER}
-    found = [name for name in off if stated.get(name, off[name]) != off[name]]
-    if not found:
-        return []
-    beside = [f'{name} has {", ".join(maker.settings)}' for name, maker in MAKERS.items() if maker.settings]
-    return [
-        f'{source}: the rows of the paper are pruned without {", ".join(found)}; leave that out '
-        f'there. Of the rows beside them, {"; ".join(beside)}'
-    ]
-
-
-def pruning_of(
-    recipe: TableRecipe, base: SavedModel, file: StudyFile | None, maker: Maker | None = None
-) -> PruneRecipe:
-    """Settings of all pruning runs, or of those on the way to a row; the steps are scaled."""
-    fixed = {
-        'model': str(recipe.base),
-        'shards': str(recipe.shards),
-        'output': str(recipe.output),
-        'resume': True,
-        'objective': file.objective if file else 'parameters',
-        'targets': [],
-    }
-    steps = {
-        name: getattr(recipe, name)
-        for name in ('alpha_steps', 'recovery_steps')
-        if getattr(recipe, name) is not None
-    }
-    files: list[Settings] = [file.pruning if file else recipe.pruning]
-    stated = {**_settings(PruneRecipe, files), **steps}
-    own: dict[str, Any] = {}
-    if maker is not None:
-        own = {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
-        own |= maker.settings
-    if maker is not None and own:  # which may not go with the method of the file
-        own = {'method': maker.method, 'prune': maker.prune, **own}
-        if not maker.trains_gates:
-            own['alpha_steps'] = None  # auto is about trained gates
-    unread = {}
-    if 'teacher' not in own:  # what the file says for the rows with a teacher, the others do not read
-        unread = {name: PruneRecipe.model_fields[name].default for name in ('teacher_weights', 'temperature')}
-    refused = _beyond_the_paper(recipe.study if file else recipe.pruning, stated)
-    common = _further(PruneRecipe, files, {}, {**fixed, **steps, **own, **unread}, refused=refused)
-    gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
-    settling = common.settling()
-    if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
-        return common.replace(alpha_limit=gates, recovery_steps=recovery)
-    return common.replace(alpha_steps=gates, recovery_steps=recovery)
 
 
 def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
@@ -440,79 +452,42 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     """
     workers = workers or Workers()
     file = None if recipe.study is None else StudyFile.read(recipe.study)
-    base = read_start(Path(str(recipe.base)))
-    pruning = pruning_of(recipe, base, file)
-    check_heads(base, open_shards(pruning.shards, base.vocabulary)['train'], recipe.base)
     if file is None:
         asked = [slug_of(task) for task in recipe.tasks]
         tasks = [task for task in task_names(load_table(recipe.table)) if not asked or slug_of(task) in asked]
-        networks = _networks_of_table(recipe, base, len(pruning.shares()))
     else:
-        tasks, networks = list(file.tasks), _networks_of_study(file, base)
-    scratch_steps = (file or recipe).scratch_steps or base.progress.trained_steps
-    whole = Plan(
-        recipe,
-        base,
-        pruning,
-        tuple(networks),
-        tuple(tasks),
-        {task: _instances(recipe, file, task, workers) for task in tasks},
-        math.ceil(recipe.scale * scratch_steps) if scratch_steps else None,
-        file,
-    )
+        tasks = list(file.tasks)
+    base, stated = read_start(Path(str(recipe.base))), _stated(recipe, file, tasks)
+    whole = Plan(recipe, base, tuple(tasks), stated, file)
+    shards = open_shards(whole.pruning.shards, base.vocabulary)
+    check_heads(base, shards['train'], recipe.base)
+    instances = {task: _instances(recipe, task, stated[task], workers) for task in tasks}
+    whole = dataclasses.replace(whole, instances=instances)
     for network in whole.chosen():
-        for run in [
-            *([] if network.row.maker.kind == 'base' else [whole.making(network)]),
-            *(whole.tuning(network, task) for task in whole.tasks_of(network)),
-        ]:
+        runs = [whole.tuning(network, task) for task in whole.tasks_of(network)]
+        if network.row.maker.kind != 'base':
+            runs.insert(0, whole.making(network))
+        for run in runs:
             run.check_workers(workers)
     return whole
 
 
-def _networks_of_table(recipe: TableRecipe, base: SavedModel, rounds: int) -> list[Network]:
-    """The rows of a table; the base itself comes first where the table does not have it."""
-    rows = rows_of(load_table(recipe.table), base.architecture)
-    if all(row.maker.kind != 'base' for row in rows):
-        rows.insert(0, base_row(base.architecture))
-    return [
-        Network(row, f'rows/{row.slug}', f'cells/{row.slug}', rounds if row.maker.kind == 'pruned' else 0)
-        for row in rows
-    ]
-
-
-def _networks_of_study(file: StudyFile, base: SavedModel) -> list[Network]:
+def _networks_of_study(file: StudyFile, base: Architecture) -> Iterator[Network]:
     """The base, the first size of all rows with their first seeds, then with their second ones, then the next
-    size.
+    size. All sizes of a pruned row are rounds of one run.
     """
-    whole = base_row(base.architecture)
-    networks = [Network(whole, f'networks/{whole.slug}-1', f'cells/{whole.slug}-1/whole', seed=1)]
-    of_table = rows_by_size(base.architecture)
-    rows = {
-        (name, size): of_table.get((name, size)) or row_at(name, size, base.architecture)
-        for name in file.rows
-        for size in file.sizes
-    }
-    networks += [
-        _at_size(rows, name, size, seeds[turn])
-        for size in file.sizes
-        for turn in range(max(map(len, file.rows.values()), default=0))
-        for name, seeds in file.rows.items()
-        if turn < len(seeds) and rows[name, size] is not None
-    ]
-    return networks
-
-
-def _at_size(rows: Mapping[tuple[str, float], Row | None], name: str, size: float, seed: int) -> Network:
-    """A row of a study at a size; all sizes of a pruned row are rounds of one run."""
-    row = rows[name, size]
-    assert row is not None
-    run, place = [row.slug, str(seed)], f'cells/{row.slug}-{seed}/{size_name(size)}'
-    if row.maker.kind == 'built':
-        run.insert(1, size_name(size))
-    ladder = [
-        other
-        for (known, other), one in rows.items()
-        if known == name and one is not None and one.unreachable is None and other >= size
-    ]
-    number = len(ladder) if row.maker.kind == 'pruned' and row.unreachable is None else 0
-    return Network(row, f'networks/{"-".join(run)}', place, number, size, seed)
+    whole = base_row(base)
+    yield Network(whole, f'networks/{whole.slug}-1', f'cells/{whole.slug}-1/whole', seed=1)
+    rows = rows_at(file.rows, file.sizes, base)
+    turns = range(max(map(len, file.rows.values()), default=0))
+    for size, turn, (name, seeds) in itertools.product(file.sizes, turns, file.rows.items()):
+        row = rows.get((name, size))
+        if row is None or turn >= len(seeds):
+            continue
+        seed, number = seeds[turn], 0
+        run = f'{row.slug}-{size_name(size)}-{seed}' if row.maker.kind == 'built' else f'{row.slug}-{seed}'
+        if row.maker.kind == 'pruned' and row.unreachable is None:
+            ladder = [one for (known, other), one in rows.items() if known == name and other >= size]
+            number = sum(one.unreachable is None for one in ladder)
+        place = f'cells/{row.slug}-{seed}/{size_name(size)}'
+        yield Network(row, f'networks/{run}', place, number, size, seed)

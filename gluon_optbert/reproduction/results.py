@@ -36,31 +36,18 @@ SCORES = {
     'em': ('exact_at_best_f1', 'exact_match', 'exact'),
 }
 NOT_RUN, NOT_REACHABLE = 'not run', 'not reachable'
-CSV_HEADER = (
-    'row',
-    'column',
-    'task',
-    'metric',
-    'state',
-    'mean',
-    'std',
-    'seeds',
-    'published',
-    'parameters',
-    'published_parameters_m',
-    'majority',
-    'exceeds_majority',
+_TEX = str.maketrans(
+    {
+        '\\': r'\textbackslash{}',
+        **{sign: '\\' + sign for sign in '&%$#_{}'},
+        '~': r'\textasciitilde{}',
+        '^': r'\textasciicircum{}',
+        'ℓ': r'$\ell$',
+        '±': r'$\pm$',
+        '–': '--',
+        'α': r'$\alpha$',
+    }
 )
-_TEX = {
-    '\\': r'\textbackslash{}',
-    **{sign: '\\' + sign for sign in '&%$#_{}'},
-    '~': r'\textasciitilde{}',
-    '^': r'\textasciicircum{}',
-    'ℓ': r'$\ell$',
-    '±': r'$\pm$',
-    '–': '--',
-    'α': r'$\alpha$',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,21 +284,35 @@ def render(results: Results) -> dict[str, str]:
     remarks = '\n'.join(f'- {remark}' for remark in notes(results))
     rows = markdown_table(head, lines)
     title = f'# Table {results.table.number}\n\n{results.table.caption}'
-    sheet = io.StringIO()
-    writer = csv.writer(sheet, lineterminator='\n')
-    writer.writerow(CSV_HEADER)
+    cells = []
     for row in results.rows:
         for column in results.columns:
             entry = row.entries[column.name]
             known = entry.mean is not None and entry.majority is not None
-            scores = (entry.mean, entry.std, len(entry.scores), entry.published)
-            sizes = (row.parameters, row.published_parameters_m)
-            beyond = exceeds(entry.mean, entry.majority) if known else None
-            of_column = (column.name, column.task, column.metric)
-            writer.writerow([row.name, *of_column, entry.state, *scores, *sizes, entry.majority, beyond])
+            cells.append(
+                {
+                    'row': row.name,
+                    'column': column.name,
+                    'task': column.task,
+                    'metric': column.metric,
+                    'state': entry.state,
+                    'mean': entry.mean,
+                    'std': entry.std,
+                    'seeds': len(entry.scores),
+                    'published': entry.published,
+                    'parameters': row.parameters,
+                    'published_parameters_m': row.published_parameters_m,
+                    'majority': entry.majority,
+                    'exceeds_majority': exceeds(entry.mean, entry.majority) if known else None,
+                }
+            )
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, cells[0], lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(cells)
 
     def tex(cells: Sequence[str]) -> str:
-        return ' & '.join(''.join(_TEX.get(sign, sign) for sign in cell) for cell in cells) + r' \\'
+        return ' & '.join(cell.translate(_TEX) for cell in cells) + r' \\'
 
     begin = r'\begin{tabular}{ll' + 'r' * (len(head) - 2) + '}'
     tabular = [begin, r'\hline', tex(head), r'\hline', *map(tex, lines), r'\hline', r'\end{tabular}', '']

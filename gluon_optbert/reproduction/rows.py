@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..architecture.architecture import Architecture
@@ -246,22 +247,24 @@ def base_row(base: Architecture) -> Row:
     return Row(BASE, Maker('base', base_itself), 1.0, base)
 
 
-def rows_by_size(base: Architecture) -> dict[tuple[str, float], Row]:
-    """The rows of the paper's tables of several sizes, by name and published size."""
-    found: dict[tuple[str, float], Row] = {}
+def rows_at(names: Iterable[str], sizes: Sequence[float], base: Architecture) -> dict[tuple[str, float], Row]:
+    """Rows by name and published size, or share: as a table of the paper with several sizes has them, else by
+    their share. Rows that no table has at a size, and that have none by a share, are left out.
+    """
+    of_tables: dict[tuple[str, float], Row] = {}
     for number in TABLES[1:]:
         table = load_table(number)
         own = [name not in ('BERT-base', 'ALBERT-e') for name in row_names(table)]
-        sizes = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
-        found.update({(row.name, max(sizes)): row for row in rows_of(table, base)})
-    return found
-
-
-def row_at(name: str, size: float, base: Architecture) -> Row | None:
-    """A row at a published size or share that no table has; None if it cannot be had by its share."""
-    if MAKERS[name].size not in (by_share, nearly_whole):
-        return None
-    row = row_of(name, Published(size if size > 1 else 108.0, None), base)
-    if size > 1:
-        return row
-    return dataclasses.replace(row, share=size if MAKERS[name].size is by_share else 1 - 1e-3 * (1 - size))
+        published = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
+        of_tables.update({(row.name, max(published)): row for row in rows_of(table, base)})
+    rows = {}
+    for name, size in itertools.product(names, sizes):
+        maker, row = MAKERS[name], of_tables.get((name, size))
+        if row is None and maker.size in (by_share, nearly_whole):
+            row = row_of(name, Published(size if size > 1 else 108.0, None), base)
+            if size <= 1:
+                share = size if maker.size is by_share else 1 - 1e-3 * (1 - size)
+                row = dataclasses.replace(row, share=share)
+        if row is not None:
+            rows[name, size] = row
+    return rows

@@ -86,19 +86,15 @@ def _run_pieces(plan: Plan, workers: Workers) -> int:
                 if limit is not None and minutes >= limit * workers.size:
                     return sum(not plan.done(one) for one in left)
                 display.title = name
+                claim = contextlib.nullcontext()
+                if plan.file is not None:  # several processes share its pieces; all that one run makes is one
+                    claim = running((plan.recipe.output / network.place).parent, workers)
                 try:
-                    with _claimed(plan, network, workers):
+                    with claim:
                         _run_piece(plan, network, workers, display)
                 except InUse:
                     waiting.append(network)
     return len(waiting)
-
-
-def _claimed(plan: Plan, network: Network, workers: Workers) -> contextlib.AbstractContextManager[None]:
-    """The right to a piece; of a study, whose pieces several processes share, to all that one run makes."""
-    if plan.file is None:
-        return contextlib.nullcontext()
-    return running((plan.recipe.output / network.place).parent, workers)
 
 
 def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from ..reporting.figures import plain as plain_text
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, MARK, RESULT, exceeds
-from .results import NOT_RUN, Results, columns_of, render, result_row, score_name
-from .rows import BASE, BESIDE, FORMAT, STUDY_PLAN, TABLES, row_names, size_name, slug_of, task_names
+from ..runs.progress import CLEAR, RESULT
+from .results import NOT_RUN, Entry, Results, columns_of, render, result_row, score_name
+from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
 # What the paper's tables say of the order of its rows, the better one first.
 ORDERS = (
@@ -41,6 +41,7 @@ ORDERS = (
     ('optBERT-all+', 'optBERT-all'),
     ('optBERT-all+', 'a random cut'),
 )
+_SIZED = ('optBERT-all', 'optBERT-h', 'BERT-all uniform')  # rows whose published size is that of the table
 Key = tuple[str, float | None]  # a row and a size
 
 
@@ -90,6 +91,35 @@ class StudyResults:
         results = self.cells.get((key, task), {})
         return {seed: one.runs[0].scores[score_name(one, metric)] for seed, one in results.items()}
 
+    def _right(self, key: Key, task: str, seed: int) -> np.ndarray | None:
+        """Which instances of the first development set were answered right."""
+        result = self.cells[key, task][seed]
+        right = (result.runs[0].right or {}).get(result.metric.split('/')[0])
+        return None if right is None else np.array([int(sign) for sign in right])
+
+    def entry(self, key: Key, task: str, metric: str) -> Entry:
+        """The same as a cell of a table, over the seeds."""
+        first = next(iter(self.cells.get((key, task), {}).values()), None)
+        majority = None if first is None else (first.majority or {}).get(score_name(first, metric))
+        return Entry(tuple(self.scores(key, task, metric).values()), NOT_RUN, None, majority)
+
+    def rows(self) -> list[str]:
+        """Beside the base, in the order of the plan."""
+        return list(dict.fromkeys(one['row'] for one in self.plan['networks'] if one['row'] != BASE))
+
+    def sizes(self) -> list[float]:
+        """From the smallest to the largest."""
+        return sorted({one['size'] for one in self.plan['networks'] if one['size']})
+
+    def first_results(self) -> dict[Key, FineTuningResult]:
+        """A result of every network that has one, by row and size: that of the first seed on the first
+        task.
+        """
+        found: dict[Key, FineTuningResult] = {}
+        for (key, _), results in self.cells.items():
+            found.setdefault(key, results[min(results)])
+        return found
+
     def difference(self, better: Key, other: Key, task: str, metric: str) -> Difference | None:
         """Of two rows; the base, which has one seed, stands beside every seed of another row."""
         scores = [self.scores(key, task, metric) for key in (better, other)]
@@ -102,22 +132,12 @@ class StudyResults:
             return None
         apart = np.array([scores[0][one] - scores[1][two] for one, two in pairs])
         squares = [apart.var(ddof=1) / len(apart)] if len(apart) > 1 else []
-        right = [
-            [_right(self.cells[key, task][seed]) for key, seed in zip((better, other), pair)]
-            for pair in pairs
-        ]
+        right = [[self._right(key, task, seed) for key, seed in zip((better, other), pair)] for pair in pairs]
         if metric == 'accuracy' and all(one is not None for pair in right for one in pair):
             each = np.mean([np.subtract(*pair) for pair in right], axis=0)
             squares.append(1e4 * each.var(ddof=1) / len(each))
         error = float(np.sqrt(sum(squares))) if squares else None
         return Difference(float(apart.mean()), error, len(pairs))
-
-
-def _right(result: FineTuningResult) -> np.ndarray | None:
-    """Which instances of the first development set were answered right."""
-    right = result.runs[0].right
-    name = result.metric.split('/')[0]
-    return None if right is None or name not in right else np.array([int(sign) for sign in right[name]])
 
 
 def read_study(output: Path) -> StudyResults:
@@ -140,8 +160,7 @@ def table_of(study: StudyResults, number: int) -> Results:
     table = load_table(number)
     published = dict(zip(row_names(table), table.records()))
     size = max((float(published[name]['parameters_m']) for name in published if name in _SIZED), default=0.0)
-    names = [name for row in published for name in (row, *BESIDE.get(row, ()))]
-    names += [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
+    names = known_rows(table) + [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
     plan = {(one['row'], one['size']): one for one in study.plan['networks']}
     rows, planned = [], []
     for name in names:
@@ -158,9 +177,6 @@ def table_of(study: StudyResults, number: int) -> Results:
     return Results(table, columns_of(table), tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
 
 
-_SIZED = ('optBERT-all', 'optBERT-h', 'BERT-all uniform')  # rows whose published size is that of the table
-
-
 def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
     """Tasks of the study, each with the metric that counts."""
     columns = [column for number in (8, 1) for column in load_table(number).columns if column.task]
@@ -170,23 +186,14 @@ def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
 
 def summary(study: StudyResults) -> str:
     """The orders of the paper's rows, every score by row and size, dimensions and machines, in Markdown."""
-    plan, lines = study.plan, ['# The study so far', '']
-    planned = [
-        (one['row'], one['size'], one['seed'], task)
-        for one in plan['networks']
-        if not one['unreachable']
-        for task in one['tasks']
-    ]
-    done = sum(map(len, study.cells.values()))
-    sizes = sorted({one['size'] for one in plan['networks'] if one['size']}, reverse=True)
-    rows = list(dict.fromkeys(one['row'] for one in plan['networks'] if one['row'] != BASE))
+    lines = ['# The study so far', '']
+    planned = sum(len(one['tasks']) for one in study.plan['networks'] if not one['unreachable'])
+    done, sizes = sum(map(len, study.cells.values())), study.sizes()[::-1]
     lines += [
-        f'{done} of {len(planned)} cells (network, task and seed) were run.',
+        f'{done} of {planned} cells (network, task and seed) were run.',
         '',
         '## Orders of rows',
         '',
-    ]
-    lines += [
         f'"Seen" is a difference of {CLEAR} standard errors and more. It is paired: over the instances of '
         'the development set, and over the seeds of pruning that both rows have. With one seed, the error is '
         'that of the instances alone.',
@@ -202,23 +209,20 @@ def summary(study: StudyResults) -> str:
     lines += [markdown_table(['order', 'task', *map(size_name, sizes)], body)] if body else ['none yet']
     for task, metric in tasks_of(study):
         body = []
-        for row in rows:
+        for row in study.rows():
             cells = []
             for size in sizes:
-                scores = list(study.scores((row, size), task, metric).values())
                 apart = study.difference((row, size), (BASE, None), task, metric)
-                cells.append(_score(scores, study.cells.get(((row, size), task), {})) if scores else NOT_RUN)
-                cells.append(apart.text() if apart else '–')
+                cells += [study.entry((row, size), task, metric).text(), apart.text() if apart else '–']
             body.append([row, *cells])
-        base = study.scores((BASE, None), task, metric)
         head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
-        shown = f'{next(iter(base.values())):.1f}' if base else NOT_RUN
-        lines += ['', f'## {task}', '', f'The base: {shown}.', '', markdown_table(head, body)]
+        base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
+        lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
     lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
     body = [
         [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']
         + [str(result.architecture['h']), *(widths_line(layers, letter) for letter in 'akvf')]
-        for (row, size), result in first_results(study).items()
+        for (row, size), result in study.first_results().items()
         for layers in [Architecture.from_dict(result.architecture).layers]
     ]
     lines += [markdown_table(['row', 'size', 'parameters', *'hakvf'], body), '', '## Machines', '']
@@ -232,14 +236,6 @@ def summary(study: StudyResults) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def first_results(study: StudyResults) -> dict[Key, FineTuningResult]:
-    """A result of every network that has one, by row and size: that of the first seed on the first task."""
-    found: dict[Key, FineTuningResult] = {}
-    for (key, _), results in study.cells.items():
-        found.setdefault(key, results[min(results)])
-    return found
-
-
 def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
     """Figures 3 to 6 of optBERT, of a row of the study at all its sizes: a width across the layers, by name.
 
@@ -250,7 +246,7 @@ def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
             'the base' if size is None else f'{row}, {size_name(size)}',
             Architecture.from_dict(one.architecture),
         )
-        for (name, size), one in first_results(study).items()
+        for (name, size), one in study.first_results().items()
         if name in (BASE, row)
     ]
     if len(networks) < 2:
@@ -261,46 +257,32 @@ def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
     }
 
 
-def _score(scores: Sequence[float], results: Mapping[int, FineTuningResult]) -> str:
-    """The mean over seeds, and its deviation, marked where it is no better than the majority class."""
-    text = f'{np.mean(scores):.1f}' + (f' ± {np.std(scores, ddof=1):.1f}' if len(scores) > 1 else '')
-    result = next(iter(results.values()))
-    majority = (result.majority or {}).get(result.metric)
-    return text if majority is None or exceeds(float(np.mean(scores)), majority) else f'{text} {MARK}'
-
-
 def draw(study: StudyResults, task: str, metric: str) -> Figure:
     """A task's score against the size, a line for each row, set apart so that errors can be told; the base is
     dashed.
     """
     figure = Figure(figsize=(8, 4.5))
     axes = figure.subplots()
-    rows = list(dict.fromkeys(one['row'] for one in study.plan['networks'] if one['row'] != BASE))
-    sizes = [one['size'] for one in study.plan['networks'] if one['size']]
-    apart = 0.015 * (max(sizes, default=0.0) - min(sizes, default=0.0))
+    rows, sizes = study.rows(), study.sizes()
+    apart = 0.015 * (sizes[-1] - sizes[0]) if sizes else 0.0
     for number, row in enumerate(rows):
+        entries = {size: study.entry((row, size), task, metric) for size in sizes}
         points = [
-            (one[1], list(study.scores(one, task, metric).values()))
-            for one in dict.fromkeys((net['row'], net['size']) for net in study.plan['networks'])
-            if one[0] == row and study.scores(one, task, metric)
+            (size + apart * (number - (len(rows) - 1) / 2), entry.mean, entry.std or 0.0)
+            for size, entry in entries.items()
+            if entry.scores
         ]
         if points:
-            points.sort()
-            spread = [np.std(scores, ddof=1) if len(scores) > 1 else 0.0 for _, scores in points]
-            means = [np.mean(scores) for _, scores in points]
-            places = [size + apart * (number - (len(rows) - 1) / 2) for size, _ in points]
-            axes.errorbar(places, means, spread, **look(number), capsize=2, label=plain_text(row))
-    base = study.scores((BASE, None), task, metric)
-    if base:
-        axes.axhline(next(iter(base.values())), linestyle='--', color='#606060', label='the base')
-    published = any((net['size'] or 0) > 1 for net in study.plan['networks'])
+            axes.errorbar(*zip(*points), **look(number), capsize=2, label=plain_text(row))
+    base = study.entry((BASE, None), task, metric)
+    if base.scores:
+        axes.axhline(base.mean, linestyle='--', color='#606060', label='the base')
     share = f'share of the {study.plan["objective"]}'
-    axes.set_xlabel('published size, M parameters' if published else share)
-    known = sorted(set(sizes))
-    axes.set_xticks(known, list(map(size_name, known)))
-    if known:  # those of which nothing was run yet have their place
-        around = 0.15 * (known[-1] - known[0] or known[0])
-        axes.set_xlim(known[0] - around, known[-1] + around)
+    axes.set_xlabel('published size, M parameters' if sizes and sizes[-1] > 1 else share)
+    axes.set_xticks(sizes, list(map(size_name, sizes)))
+    if sizes:  # those of which nothing was run yet have their place
+        around = 0.15 * (sizes[-1] - sizes[0] or sizes[0])
+        axes.set_xlim(sizes[0] - around, sizes[-1] + around)
     axes.set_ylabel(f'{metric}, percent')
     axes.set_title(task)
     figure.legend(loc='outside right upper')
