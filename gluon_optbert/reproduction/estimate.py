@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.pretrain import Pretraining
 from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
-from .plan import Plan, gate_steps
+from .plan import Network, Plan, gate_steps
 from .rows import size_name
 
 UNTIMED, TIMED = 2, 4  # steps
@@ -178,14 +179,23 @@ def _round_seconds(recipe: PruneRecipe, times: Times) -> float:
     return seconds + evaluations * times.of('an evaluation', recipe)
 
 
-def estimate(plan: Plan, times: Times) -> list[dict[str, Any]]:
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The seconds of making a network, and of fine-tuning it by task; 0 for what is done."""
+
+    network: Network
+    making: float
+    tuning: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.making + sum(self.tuning.values())
+
+
+def estimate(plan: Plan, times: Times) -> list[Piece]:
     """Seconds by network, as the base would take them: what is cut is faster, and an interrupted run counts
     as whole.
-
-    Returns
-    -------
-    list of dict
-        ``network``, ``making`` and, by task, ``tuning``; both 0 for what is done.
     """
     pieces, counted, base = [], set[tuple[str, int]](), plan.chosen()[0]
     for network in plan.chosen():
@@ -205,28 +215,27 @@ def estimate(plan: Plan, times: Times) -> list[dict[str, Any]]:
             if not plan.cell(network, task).exists():
                 recipe = plan.tuning(base, task)
                 tuning[task] = len(recipe.seeds) * times.of(task, recipe)
-        pieces.append({'network': network, 'making': making, 'tuning': tuning})
+        pieces.append(Piece(network, making, tuning))
     return pieces
 
 
 def readable(plan: Plan, times: Times) -> str:
     """The estimate by row, or by size and seed of a study, as a Markdown table; with what is out of reach."""
     pieces = estimate(plan, times)
-    open_pieces = [one for one in pieces if not plan.done(one['network'])]
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for one in open_pieces if plan.file else pieces:
-        network = one['network']
+    left = [one for one in pieces if not plan.done(one.network)]
+    groups: dict[tuple[str, ...], list[Piece]] = {}
+    for one in left if plan.file else pieces:
+        network = one.network
         size = size_name(network.size) if network.size else network.row.name
         key = (size, str(network.seed)) if plan.file else (network.row.name, plan.how(network.row))
         groups.setdefault(key, []).append(one)
     rows = []
     for key, group in groups.items():
-        making = sum(one['making'] for one in group)
-        tuning = [sum(one['tuning'].get(task, 0.0) for one in group) for task in plan.tasks]
-        seconds = [making, *tuning, making + sum(tuning)]
+        tuning = [sum(one.tuning.get(task, 0.0) for one in group) for task in plan.tasks]
+        seconds = [sum(one.making for one in group), *tuning, sum(one.seconds for one in group)]
         if plan.file:
             key = (*key, str(len(group)))
-            seconds.append(max(one['making'] + sum(one['tuning'].values()) for one in group))
+            seconds.append(max(one.seconds for one in group))
         rows.append([*key, *map(short_time, seconds)])
     if plan.file:
         head = ['size', 'seed', 'networks', 'made in', *plan.tasks, 'in all', 'longest piece']
@@ -248,13 +257,12 @@ def readable(plan: Plan, times: Times) -> str:
         if name in times.seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
-    settings = [one['network'].row.maker.settings for one in open_pieces if one['making']]
+    settings = [one.network.row.maker.settings for one in left if one.making]
     repairs = [name for name in ('rotate_heads', 'reconstruct') if any(one.get(name) for one in settings)]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
-    whole = sum(one['making'] + sum(one['tuning'].values()) for one in pieces)
-    done = len(pieces) - len(open_pieces)
     lines += ['an interrupted run counts as whole']
-    lines += [f'{done} networks are done, {len(open_pieces)} are left', f'in all {short_time(whole)}']
+    lines += [f'{len(pieces) - len(left)} networks are done, {len(left)} are left']
+    lines += [f'in all {short_time(sum(one.seconds for one in pieces))}']
     return '\n'.join(lines)
 
 

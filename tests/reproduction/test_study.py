@@ -153,7 +153,7 @@ def test_estimate_says_what_is_left_and_counts_a_round_of_a_ladder_once(recipe):
     study = plan(recipe)
     text = readable(study, times)
     assert 'longest piece' in text and '13 are left' in text
-    making = [one['making'] for one in estimate(study, times) if one['network'].row.name == 'optBERT-all']
+    making = [one.making for one in estimate(study, times) if one.network.row.name == 'optBERT-all']
     assert making == [2 * (2 + 2 + 3)] * 2 + [0.0] * 2  # steps of gates and recovery, and evaluations
 
 

@@ -312,7 +312,7 @@ def test_estimate_counts_halves_of_gate_training_evaluations_teachers_and_repair
     def seconds(split_half=False, evaluate_every=0):
         file = further(f'split_half: {str(split_half).lower()}\nevaluate_every: {evaluate_every}\n')
         more = {'pruning': file, 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h,optbert-all+'}
-        making = {row['network'].row.name: row['making'] for row in estimate(planned(**more), times)}
+        making = {one.network.row.name: one.making for one in estimate(planned(**more), times)}
         return making['optBERT-h'], making['optBERT-all+']
 
     plain, repaired = seconds()
