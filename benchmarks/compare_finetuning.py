@@ -20,10 +20,9 @@ from __future__ import annotations
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
 # isort: split
+import contextlib
 import itertools
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from side_by_side import SIDES, summarise, table
+from workers import SCRIPTS, Worker
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import parameter_table
@@ -46,8 +46,8 @@ from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.network.settings import check_precision
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_file
-from gluon_optbert.runs.machine import SETTINGS, commit, machine, threads_here, versions
+from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_json
+from gluon_optbert.runs.machine import commit, machine, threads_here, versions
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.tasks.features import (
     Features,
@@ -66,7 +66,7 @@ EXAMPLE = (
     '--checkpoint downloads/bert-base-uncased --data glue --peer peers/torch/bin/python --seeds 1,2,3 '
     '--output results/compare_mrpc.json'
 )
-PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
+PEER = SCRIPTS / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
 # the settings of finetune/run_glue.py that there are here
 _AS_THERE = tuple(
@@ -209,47 +209,22 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.nd
     and ``learning_rates``, step by step. It gets no labels of held-out sets."""
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
-    layout = (
-        _shuffled(exercise.train, recipe, seed)
-        if recipe.peer_batches == 'shuffled'
-        else _layout(
-            itertools.islice(
-                training_batches(
-                    exercise.train, batch_size=recipe.batch_size, seed=seed, batching=recipe.batching
-                ),
-                steps,
-            )
-        )
-    )
+    if recipe.peer_batches == 'shuffled':
+        layout = _shuffled(exercise.train, recipe, seed)
+    else:
+        how = {'batch_size': recipe.batch_size, 'seed': seed, 'batching': recipe.batching}
+        layout = _layout(itertools.islice(training_batches(exercise.train, **how), steps))
     parts = {'train': _part(exercise.train, layout)}
-    parts.update(
-        (
-            f'heldout/{name}',
-            _part(features, _layout(evaluation_batches(features, tokens=recipe.evaluation_tokens))),
-        )
-        for name, features in exercise.heldout.items()
-    )
-    arrays = {
-        f'{part}/{name}': array
-        for part, arrays_of_part in parts.items()
-        for name, array in arrays_of_part.items()
-    }
+    for name, features in exercise.heldout.items():
+        batches = evaluation_batches(features, tokens=recipe.evaluation_tokens)
+        parts[f'heldout/{name}'] = _part(features, _layout(batches))
+    arrays = {f'{part}/{name}': array for part, own in parts.items() for name, array in own.items()}
     kind = np.float32 if exercise.head.kind == 'regression' else np.int64
     return {
         **arrays,
         'train/labels': np.asarray(exercise.train.labels).astype(kind),
         'learning_rates': np.array([schedule(step) for step in range(steps)]),
     }
-
-
-def _environment() -> dict[str, str]:
-    """That of the peer: equal threads, but it waits with them as it likes."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith('PYTHON') and name not in SETTINGS
-    }
-    return {**kept, 'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': str(threads_here())}
 
 
 def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, Any]:
@@ -271,50 +246,30 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
         'epsilon': EPSILON,
         'heldout': list(exercise.heldout),
     }
-    with (
-        tempfile.TemporaryDirectory() as place,
-        open(Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace') as errors,
-    ):
+    with tempfile.TemporaryDirectory() as place:
         inputs, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
         np.savez(inputs, **job(recipe, seed, exercise))
         words = [recipe.peer, PEER, recipe.checkpoint, inputs, scores, json.dumps(settings)]
-        process = subprocess.Popen(
-            list(map(str, words)),
-            env=_environment(),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            universal_newlines=True,
-        )
-        answers: list[dict[str, Any]] = []
-        try:
-            for line in process.stdout or ():
-                answers.append(json.loads(line))
-                if 'epoch' in answers[-1]:
-                    print(_spoken(exercise, seed, answers[-1]), file=sys.stderr, flush=True)
-            status = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-        if status or not answers or 'seconds' not in answers[-1]:
-            errors.seek(0)
-            raise RunFailed(
-                f'{recipe.peer} failed: {(errors.read().strip() or "nothing was said").splitlines()[-1]}'
-            )
+        peer = Worker(str(recipe.peer), words, threads=threads_here(), settings={'HF_HUB_OFFLINE': '1'})
+        epochs: list[dict[str, Any]] = []
+        with contextlib.closing(peer):
+            while 'seconds' not in (answer := peer.answer()):
+                epochs.append(answer)
+                print(
+                    f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {answer["epoch"]} | '
+                    f'loss {answer["loss"]:.3f} | training {answer["training_seconds"]:.0f} s | '
+                    f'evaluation {answer["evaluation_seconds"]:.0f} s',
+                    file=sys.stderr,
+                    flush=True,
+                )
         with np.load(scores, allow_pickle=False) as arrays:
-            for answer in answers[1:-1]:
-                answer['scores'] = {
+            for epoch in epochs:
+                epoch['scores'] = {
                     f'{name}/{metric}': value
                     for name in exercise.heldout
-                    for metric, value in exercise.score(name, arrays[f'{answer["epoch"]}/{name}']).items()
+                    for metric, value in exercise.score(name, arrays[f'{epoch["epoch"]}/{name}']).items()
                 }
-    return {'epochs': answers[1:-1], 'versions': answers[0]['ready'], 'seconds': answers[-1]['seconds']}
-
-
-def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
-    return (
-        f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {epoch["epoch"]} | loss {epoch["loss"]:.3f} '
-        f'| training {epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s'
-    )
+    return {'epochs': epochs, 'versions': peer.versions, 'seconds': answer['seconds']}
 
 
 def record(
@@ -349,13 +304,12 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
         if table[name].part not in aside and not np.array_equal(saved.parameters.get(name), value)
     ]
     if others or saved.alphas is not None or saved.head != source.head:
-        raise ValueError(
-            f'{recipe.model} is not what {recipe.checkpoint} is imported as: '
+        what = (
             f'{len(others)} parameters differ, such as {others[0]}'
             if others
-            else f'{recipe.model} is not what {recipe.checkpoint} is imported as: it has gates or another '
-            f'head'
+            else 'it has gates or another head'
         )
+        raise ValueError(f'{recipe.model} is not what {recipe.checkpoint} is imported as: {what}')
 
 
 def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> dict[str, Any]:
@@ -405,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
             result['runs'].append(record(recipe, seed, side, outcome, result['metric']))
             result['summary'] = summarise(result['runs'])
-            write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+            write_json(recipe.output, result)
     print(
         f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: '
         f'{recipe.epochs}, '

@@ -9,9 +9,6 @@ import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
 # isort: split
 import itertools
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +17,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from workers import SCRIPTS, Worker
 
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
@@ -37,7 +35,7 @@ EXAMPLE = (
     '--sentences sentences.txt'
 )
 SCORED = 8  # tokens of a sentence whose MLM scores are compared, as in the peer
-PEER = Path(__file__).parent / 'peers' / 'transformers_outputs.py'
+PEER = SCRIPTS / 'transformers_outputs.py'
 NETWORKS = {
     'pretraining': 'BertForPreTraining',
     'question_answering': 'BertForQuestionAnswering',
@@ -133,20 +131,11 @@ def peer_activations(
     with tempfile.TemporaryDirectory() as directory:
         inputs, outputs = Path(directory, 'inputs.npz'), Path(directory, 'outputs.npz')
         np.savez(inputs, sentences=np.array(sentences), **feed)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
-        command_line = [recipe.peer, PEER, recipe.source, NETWORKS[saved.head.kind], inputs, outputs]
-        done = subprocess.run(
-            [str(word) for word in command_line],
-            env={**environment, 'HF_HUB_OFFLINE': '1'},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RunFailed(
-                f'{recipe.peer} failed: {(done.stderr.strip() or "nothing was said").splitlines()[-1]}'
-            )
+        words = [recipe.peer, PEER, recipe.source, NETWORKS[saved.head.kind], inputs, outputs]
+        peer = Worker(str(recipe.peer), words, threads=None, settings={'HF_HUB_OFFLINE': '1'})
+        peer.close()
         with np.load(outputs, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1])
+            return {name: arrays[name] for name in arrays.files}, peer.versions
 
 
 def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> list[tuple[str, float, float]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import Measured, parsed, write
+from measured import Measured, parsed, random_batch, write
 from pydantic import PositiveInt
 
 from gluon_optbert.architecture.architecture import Architecture
@@ -34,7 +34,6 @@ from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import Share, option
-from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.make_shards import peak_memory
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 from gluon_optbert.training.distributed import Workers
@@ -66,28 +65,12 @@ def random_material(architecture: Architecture) -> tuple[SavedModel, dict[str, n
     return SavedModel(architecture, parameters, vocabulary_of([*SPECIAL_TOKENS, *words])), alphas
 
 
-def text_of(architecture: Architecture, tokens: int) -> list[Batch]:
+def text_of(architecture: Architecture, tokens: int) -> list[Any]:
     """Batches of random tokens without padding, as many as a run takes to have so many tokens."""
-    size, length = LEAST_TEXT, min(LENGTH, architecture.max_length)
-    random = np.random.RandomState(0)
-    nothing = np.zeros((size, 1), np.float32)
+    length = min(LENGTH, architecture.max_length)
     return [
-        Batch(
-            input_ids=random.randint(0, architecture.vocab_size, (size, length)),
-            token_types=random.randint(0, 2, (size, length)),
-            valid_length=np.full(size, length, np.float32),
-            masked_positions=nothing,
-            masked_ids=nothing,
-            masked_weights=nothing,
-            next_sentence_labels=nothing[:, 0],
-            instance_weights=np.ones(size, np.float32),
-            rows=np.arange(size),
-            masked_total=0,
-            instance_total=size,
-            token_total=size * length,
-            index=index,
-        )
-        for index in range(-(-tokens // (size * length)))
+        random_batch([length] * LEAST_TEXT, length, architecture.vocab_size, seed)
+        for seed in range(-(-tokens // (LEAST_TEXT * length)))
     ]
 
 

@@ -110,11 +110,11 @@ def measure(
     timed: Sequence[Timed], asked: Mapping[str, Mapping[str, Any]], repeats: int, *, untimed: int
 ) -> dict[str, Any]:
     """Spreads of the milliseconds that each worker takes for what it is asked, by the name of that."""
-    spreads: dict[str, Any] = {one.worker.name: {} for one in timed}
+    spreads: dict[str, Any] = {worker.name: {} for worker in timed}
     for name, words in asked.items():
         passes = {
-            one.worker.name: lambda worker=one.worker, words=words: worker.ask(**words, runs=1)['ms']
-            for one in timed
+            worker.name: lambda worker=worker, words=words: worker.ask(**words, runs=1)['ms']
+            for worker in timed
         }
         for worker, values in in_turn(passes, repeats, untimed=untimed).items():
             spreads[worker][name] = spread(values)
@@ -145,12 +145,12 @@ def timed_rows(
         }
         measured['texts'] = measure(timed, padded, ORDERS_REPEATS, untimed=1)
     rows = []
-    for one in timed:
-        worker, architecture = one.worker, one.deployment.architecture
+    for worker in timed:
+        architecture = worker.deployment.architecture
         row = {
             'name': worker.name,
             'precision': worker.precision,
-            'engine': one.engine,
+            'engine': worker.engine,
             'architecture': architecture.to_dict(),
             'parameters': int(ParameterCost().cost(architecture)),
             'same_widths': architecture == first.architecture,
@@ -164,7 +164,7 @@ def timed_rows(
             **{name: values[worker.name] for name, values in measured.items()},
         }
         if labelled:
-            row['score'] = score_of(one, labelled, place)
+            row['score'] = score_of(worker, labelled, place)
         rows.append({**row, 'peak_mb': worker.peak_mb})
     return rows, sentences
 

@@ -129,13 +129,31 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
     return output
 
 
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """A process, the export whose network it computes, and what computes it: an engine or a peer."""
+class Timed(Worker):
+    """A process that computes the network of an export, by an engine or a peer.
 
-    worker: Worker
-    deployment: Deployment
-    engine: str
+    Parameters
+    ----------
+    size_mb : float
+        Of its files on disk.
+    precision : str, optional
+        That of the export, unless given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[Any],
+        deployment: Deployment,
+        *,
+        engine: str,
+        size_mb: float,
+        precision: str | None = None,
+        **more: Any,
+    ):
+        self.deployment, self.engine, self.size_mb = deployment, engine, size_mb
+        self.precision = precision or deployment.precision
+        super().__init__(name, words, **more)
 
 
 class WorkerEngine(Engine):
@@ -149,15 +167,15 @@ class WorkerEngine(Engine):
     """
 
     def __init__(self, timed: Timed, place: Path):
-        self.name, self.version, self.precision = timed.worker.name, '', timed.worker.precision
-        self.choice = ThreadChoice(timed.worker.threads, timed.worker.threads, 0, True)
+        self.name, self.version, self.precision = timed.name, '', timed.precision
+        self.choice = ThreadChoice(timed.threads, timed.threads, 0, True)
         self._timed, self._place = timed, place
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by the names of the export."""
         paths = {name: self._place / f'engine-{name}.npz' for name in ('feed', 'outputs')}
         np.savez(paths['feed'], **{'masked_positions': np.zeros((len(feed['input_ids']), 1)), **feed})
-        self._timed.worker.ask(**{name: str(path) for name, path in paths.items()})
+        self._timed.ask(**{name: str(path) for name, path in paths.items()})
         with np.load(paths['outputs']) as arrays:
             return dict(zip(self._timed.deployment.outputs, (arrays[name] for name in arrays.files)))
 
@@ -190,76 +208,58 @@ class Starter:
     def close(self) -> None:
         """End all processes."""
         for one in self.timed:
-            one.worker.close()
+            one.close()
 
-    def _start(
-        self, name: str, deployment: Deployment, words: Sequence[Any], *, engine: str, **facts: Any
-    ) -> None:
-        worker = Worker(name, words, threads=self._threads, **facts)
-        self.timed.append(Timed(worker, deployment, engine))
+    def _start(self, name: str, words: Sequence[Any], deployment: Deployment, **facts: Any) -> None:
+        self.timed.append(Timed(name, words, deployment, threads=self._threads, **facts))
 
     def export(self, name: str, directory: Path, engine: str) -> None:
         """Start the processes of an export in an engine: none if it has no file for it, one for each ONNX
         file.
         """
-        deployment = read_deployment(directory)
-        precision, tokens = deployment.precision, deployment.architecture.vocab_size
+        deployment, here = read_deployment(directory), directory.absolute()
         if engine == 'mxnet':
-            words = [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), self._threads]
             size = megabytes(directory / SYMBOL, directory / PARAMETERS)
-            self._start(name, deployment, words, engine=engine, precision=precision, size_mb=size)
+            words = [sys.executable, SCRIPTS / 'symbol.py', here, self._threads]
+            self._start(name, words, deployment, engine=engine, size_mb=size)
             return
-        for file in sorted(directory.glob('*.onnx')):
+        script = {'predictor': 'predictor.py', 'onnxruntime': _SESSION}.get(engine, _COMPILED)
+        facts: dict[str, Any] = {'settings': {'PYTHONPATH': str(ROOT)}} if engine == 'predictor' else {}
+        if engine == 'openvino-bfloat16' and deployment.precision == 'float32':
+            facts['precision'] = 'bfloat16'
+        for file in sorted(here.glob(ONNX if engine == 'predictor' else '*.onnx')):
             reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
-            facts = {'engine': reader, 'precision': precision, 'size_mb': megabytes(file)}
-            words = [peer_python(self._peers, 'onnx')]
-            if engine == 'predictor':
-                if file.name != ONNX:
-                    continue
-                words += [SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
-                facts['settings'] = {'PYTHONPATH': str(ROOT)}
-                reader = 'Predictor'
-            else:
-                script = _SESSION if engine == 'onnxruntime' else _COMPILED
-                words += [SCRIPTS / script, file.absolute(), self._threads, tokens]
-            if engine == 'openvino-bfloat16':
-                words.append('bf16')
-                facts['precision'] = 'bfloat16' if precision == 'float32' else precision
-            self._start(f'{name}, {reader}', deployment, words, **facts)
+            read = here if engine == 'predictor' else file
+            words = [peer_python(self._peers, 'onnx'), SCRIPTS / script, read, self._threads]
+            words += [deployment.architecture.vocab_size, *['bf16'] * (engine == 'openvino-bfloat16')]
+            shown = f'{name}, {"Predictor" if engine == "predictor" else reader}'
+            self._start(shown, words, deployment, engine=reader, size_mb=megabytes(file), **facts)
 
     def peer(self, name: str, first: Path) -> None:
         """Start a peer, with the weights of the first directory."""
         peer, deployment = PEERS[name], read_deployment(first)
-        python = peer_python(self._peers, peer.environment)
-        tokens = deployment.architecture.vocab_size
+        facts: dict[str, Any] = {'engine': name, 'precision': peer.precision}
         if peer.environment == 'onnx':
             if not (first / ONNX).is_file():
                 raise FileNotFoundError(f'{first / ONNX}: {name} reads it; export with --onnx')
             file = self._quantized(peer, first, deployment) if peer.quantized else (first / ONNX).absolute()
-            words = [python, SCRIPTS / peer.script, file, self._threads, tokens, *peer.words]
-            size = megabytes(file, file.with_suffix('.bin'))
-            self._start(name, deployment, words, engine=name, precision=peer.precision, size_mb=size)
-            return
-        if deployment.kind != 'encoder':
-            raise ValueError(
-                f'{first}: {name} computes exports of an encoder only, this is one of {deployment.kind}'
-            )
-        theirs, gluon = uniform_config(deployment.architecture)
-        arrays, path = trained_weights(first, deployment), self._place / f'{name}.npz'
-        is_torch = peer.environment == 'torch'
-        if is_torch:
-            names = names_in('Hugging Face', len(deployment.architecture.layers))
-            arrays = {names[key]: value for key, value in arrays.items()}
-        np.savez(path, **arrays)
-        words = [python, SCRIPTS / peer.script, path, self._threads, tokens]
-        self._start(
-            name,
-            deployment,
-            [*words, json.dumps(theirs if is_torch else gluon), *peer.words],
-            engine=name,
-            precision=peer.precision,
-            size_mb=megabytes(path) / (2 if peer.precision == 'bfloat16' else 1),
-        )
+            config, facts['size_mb'] = [], megabytes(file, file.with_suffix('.bin'))
+        else:
+            if deployment.kind != 'encoder':
+                raise ValueError(
+                    f'{first}: {name} computes exports of an encoder only, this is one of {deployment.kind}'
+                )
+            theirs, gluon = uniform_config(deployment.architecture)
+            arrays, file = trained_weights(first, deployment), self._place / f'{name}.npz'
+            if peer.environment == 'torch':
+                names = names_in('Hugging Face', len(deployment.architecture.layers))
+                arrays = {names[key]: value for key, value in arrays.items()}
+            np.savez(file, **arrays)
+            config = [json.dumps(theirs if peer.environment == 'torch' else gluon)]
+            facts['size_mb'] = megabytes(file) / (2 if peer.precision == 'bfloat16' else 1)
+        words = [peer_python(self._peers, peer.environment), SCRIPTS / peer.script, file, self._threads]
+        words += [deployment.architecture.vocab_size, *config, *peer.words]
+        self._start(name, words, deployment, **facts)
 
     def _quantized(self, peer: Peer, first: Path, deployment: Deployment) -> Path:
         """The file in eight bits that a library makes of model.onnx; RunFailed if it cannot."""
@@ -323,7 +323,7 @@ def check_same(timed: Sequence[Timed], place: Path) -> dict[str, float]:
     np.savez(place / 'feed.npz', **feed)
     differences: dict[str, float] = {}
     wanted: list[np.ndarray] | None = None
-    for i, worker in enumerate(one.worker for one in timed):
+    for i, worker in enumerate(timed):
         worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
         with np.load(place / f'{i}.npz') as outputs:
             arrays = [

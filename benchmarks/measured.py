@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
+from peers.protocol import padded_inputs
 
 from gluon_optbert.runs.command_line import parse
-from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.files import refuse_existing, write_file, write_json
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
@@ -47,7 +49,7 @@ def write(recipe: Measured, table: str | None = None, **content: Any) -> None:
     result = {'recipe': to_dict(recipe), **content, **origin_here()}
     if table is not None:
         write_file(recipe.output.with_suffix('.md'), f'{table}\n'.encode())
-    write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+    write_json(recipe.output, result)
     print(f'wrote {recipe.output}')
 
 
@@ -60,6 +62,29 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, percentiles and smallest of some milliseconds."""
     low, median, high = np.percentile(values, [10, 50, 90])
     return {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
+
+
+def random_batch(lengths: Sequence[int], width: int, vocab_size: int, seed: int = 0) -> SimpleNamespace:
+    """A batch of sequences with these lengths as this package computes it; `padded_inputs` has the tokens."""
+    count = len(lengths)
+    return SimpleNamespace(
+        **padded_inputs(lengths, width, vocab_size, seed),
+        instance_weights=np.ones(count),
+        rows=np.arange(count),
+        instance_total=count,
+        token_total=sum(lengths),
+    )
+
+
+def timed(action: Callable[[], Any]) -> Callable[[], list[float]]:
+    """What does a thing of this process and gives its milliseconds, for `in_turn`."""
+
+    def run() -> list[float]:
+        began = time.perf_counter()
+        action()
+        return [1e3 * (time.perf_counter() - began)]
+
+    return run
 
 
 def in_turn(

@@ -17,15 +17,12 @@ import contextlib
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from measured import Measured, in_turn, load_average, parsed, write
-from peers.protocol import padded_inputs
+from measured import Measured, in_turn, load_average, parsed, random_batch, timed, write
 from pydantic import PositiveInt
 from workers import SCRIPTS, Worker, peer_python
 
@@ -90,37 +87,35 @@ class Recovery(Taught):
         yield from itertools.cycle(self._given)
 
 
-def own_turn(recipe: RecoveryRecipe, networks: Sequence[Architecture]) -> Callable[[], list[float]]:
-    """Milliseconds of a step for every batch, together, in this process."""
+def own_turn(recipe: RecoveryRecipe, networks: Sequence[Architecture]) -> Callable[[], None]:
+    """A step for every batch, in this process."""
     workers, vocab_size = Workers(), networks[0].vocab_size
     check_precision(recipe.precision, workers.context())
-    given = []
-    for lengths, width in zip(lengths_of(recipe), recipe.lengths):
-        inputs, ones = padded_inputs(lengths, width, vocab_size), np.ones(len(lengths))
-        totals = {'instance_total': len(lengths), 'token_total': sum(lengths)}
-        given.append(SimpleNamespace(**inputs, **totals, instance_weights=ones))
+    given = [
+        random_batch(lengths, width, vocab_size) for lengths, width in zip(lengths_of(recipe), recipe.lengths)
+    ]
     weights = Weights(**{**dict.fromkeys(PARTS_OF_LOSS, 0.0), **STATES_ALONE})
     taught = SavedModel(networks[0], read_parameters(build(networks[0])), None)
     teacher = Teacher(taught, workers, precision=recipe.precision, heads=False, output=weights.output)
     model = build(networks[1], precision=recipe.precision, **OF_LAST_STATE, **weights.output)
     phase = Phase('recovery', 1, recipe.tokens)
     objective = Recovery(model, workers, given, teacher=teacher, weights=weights, phase=phase)
-    trained = {name: one for name, one in named_parameters(model).items() if name != WORDS}
-    trained = {name: one for name, one in trained.items() if not name.startswith('pooler')}
+    trained = {}
     for name, one in named_parameters(model).items():
-        one.grad_req = 'write' if name in trained else 'null'
+        if name == WORDS or name.startswith('pooler'):
+            one.grad_req = 'null'
+        else:
+            trained[name] = one
     optimizer = Optimizer(
         trained, 'adamw', weight_decay=0.01, decayed=set(trained), beta2=0.98, clip_norm=10.0, workers=workers
     )
     collect_gradients(model, optimizer.parameters, phase)
     steps = itertools.count()
 
-    def turn() -> list[float]:
-        began = time.perf_counter()
+    def turn() -> None:
         for batch, step in zip(given, steps):
             backward(objective, optimizer.parameters, batch, phase, step)
             optimizer.update(1e-5, step=step + 1)
-        return [1e3 * (time.perf_counter() - began)]
 
     return turn
 
@@ -150,7 +145,7 @@ def main(argv=None):
         raise ValueError(f'the teacher has h = {networks[0].h}, the student {student.h}; they must be equal')
     lengths, load = lengths_of(recipe), load_average()
     with contextlib.ExitStack() as stack:
-        turns, versions = {OURS: own_turn(recipe, networks)}, {}
+        turns, versions = {OURS: timed(own_turn(recipe, networks))}, {}
         if recipe.peers is not None:
             worker = start_peer(recipe, networks)
             stack.callback(worker.close)

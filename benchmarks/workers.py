@@ -1,6 +1,7 @@
-"""Processes that compute when they are told to, so that programs which cannot share one are timed in turn.
+"""Processes of other programs. Most compute when they are told to, so that those which cannot share a process
+are timed in turn.
 
-What they are told is in peers/protocol.py. Only one computes at a time.
+What they are told and say is in peers/protocol.py. Only one computes at a time.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ PAUSE = 0.1  # seconds between two workers, for threads that still spin: those o
 
 
 class Worker:
-    """A process that computes one network when it is told to.
+    """A process of another program, such as one that computes a network when it is told to.
 
     Parameters
     ----------
-    name : str
     words : sequence
         Its command line.
     threads : int, optional
         What OpenMP is told; without, the program does as it is installed.
     settings : mapping, optional
         More variables of its environment.
-    size_mb : float
-        Of the network's files on disk.
-    precision : str
+
+    Attributes
+    ----------
+    versions : dict
+        What it said when it was ready.
+    peak_mb : float
+        The most memory that it took so far.
     """
 
     def __init__(
@@ -48,12 +52,13 @@ class Worker:
         *,
         threads: int | None,
         settings: Mapping[str, str] | None = None,
-        size_mb: float = 0.0,
-        precision: str = 'float32',
     ):
-        self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
-        self.threads = threads
-        alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *SETTINGS)}
+        self.name, self.threads, self.peak_mb = name, threads, 0.0
+        alone = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in SETTINGS and not key.startswith('PYTHON')
+        }
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
         # open as long as the process lives
@@ -67,9 +72,14 @@ class Worker:
             bufsize=1,
             env={**alone, **(settings or {})},
         )
-        self.versions = self._answer()['ready']
+        try:
+            self.versions = self.answer()['ready']
+        except BaseException:
+            self.close()
+            raise
 
-    def _answer(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
+        """The next line that it says; RunFailed with its last words if it has ended."""
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
@@ -81,13 +91,14 @@ class Worker:
         """One line to the process, and its answer."""
         with contextlib.suppress(BrokenPipeError):  # the answer says why
             self._process.stdin.write(json.dumps(wanted) + '\n')
-        answer = self._answer()
+        answer = self.answer()
         self.peak_mb = answer['peak_mb']
         time.sleep(PAUSE)
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, whatever it does."""
+        self._process.kill()
         self._process.communicate()
         self._errors.close()
 

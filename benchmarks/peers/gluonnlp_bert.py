@@ -9,20 +9,11 @@ import sys
 import gluonnlp
 import mxnet as mx
 import numpy as np
-from gluonnlp.model.bert import BERTEncoder, BERTModel
+from gluonnlp_model import gluonnlp_model
 from protocol import serve
 
 config, vocab_size = json.loads(sys.argv[4]), int(sys.argv[3])
-model = BERTModel(
-    BERTEncoder(**config),
-    vocab_size=vocab_size,
-    token_type_vocab_size=2,
-    units=config['units'],
-    embed_size=config['units'],
-    use_classifier=False,
-    use_decoder=False,
-)
-model.initialize(mx.init.Zero())
+model = gluonnlp_model(config, vocab_size, use_classifier=False, use_decoder=False)
 with np.load(sys.argv[1]) as arrays:
     for name, parameter in model._collect_params_with_prefix().items():
         parameter.set_data(mx.nd.array(arrays[name]))

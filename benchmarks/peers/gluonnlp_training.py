@@ -10,19 +10,12 @@ import sys
 
 import gluonnlp
 import mxnet as mx
-from gluonnlp.model.bert import BERTEncoder, BERTModel
+from gluonnlp_model import gluonnlp_model
 from mxnet import autograd, gluon
 from protocol import serve, training_inputs
 
 vocab_size, config = int(sys.argv[1]), json.loads(sys.argv[2])
-model = BERTModel(
-    BERTEncoder(**config),
-    vocab_size=vocab_size,
-    token_type_vocab_size=2,
-    units=config['units'],
-    embed_size=config['units'],
-)
-model.initialize(mx.init.Normal(0.02))
+model = gluonnlp_model(config, vocab_size)
 model.hybridize(static_alloc=True)
 loss = gluon.loss.SoftmaxCELoss()
 loss.hybridize(static_alloc=True)
@@ -45,13 +38,5 @@ def run(inputs):
     return [total.asnumpy()]
 
 
-serve(
-    run,
-    {
-        'mxnet': mx.__version__,
-        'gluonnlp': gluonnlp.__version__,
-        'omp_num_threads': os.environ.get('OMP_NUM_THREADS'),
-    },
-    vocab_size,
-    training_inputs,
-)
+versions = {'mxnet': mx.__version__, 'gluonnlp': gluonnlp.__version__}
+serve(run, {**versions, 'omp_num_threads': os.environ.get('OMP_NUM_THREADS')}, vocab_size, training_inputs)

@@ -22,9 +22,9 @@ import numpy as np
 NAMES = ('input_ids', 'token_types', 'valid_length', 'masked_positions')
 
 
-def random_inputs(batch, length, vocab_size):
+def random_inputs(batch, length, vocab_size, seed=0):
     """Inputs without padding."""
-    random = np.random.RandomState(0)
+    random = np.random.RandomState(seed)
     return {
         'input_ids': random.randint(0, vocab_size, (batch, length)),
         'token_types': random.randint(0, 2, (batch, length)),
@@ -33,9 +33,9 @@ def random_inputs(batch, length, vocab_size):
     }
 
 
-def padded_inputs(lengths, width, vocab_size):
+def padded_inputs(lengths, width, vocab_size, seed=0):
     """Inputs of sequences with these lengths, padded to the width."""
-    return {**random_inputs(len(lengths), width, vocab_size), 'valid_length': np.array(lengths)}
+    return {**random_inputs(len(lengths), width, vocab_size, seed), 'valid_length': np.array(lengths)}
 
 
 def onnx_inputs(inputs, names):
@@ -80,6 +80,12 @@ def training_inputs(batch, length, vocab_size, masked):
     }
 
 
+def speaker():
+    """A function that says a value as a line of JSON; what libraries print goes to the standard error."""
+    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr
+    return lambda value: print(json.dumps(value), file=answers)
+
+
 def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
     """Answer lines until there are no more.
 
@@ -94,9 +100,8 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
     named : list of str, optional
         The outputs' names, for an ONNX file: `plain_outputs` are written then.
     """
-    # what libraries print goes elsewhere
-    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr
-    print(json.dumps({'ready': versions}), file=answers)
+    say = speaker()
+    say({'ready': versions})
     for line in sys.stdin:
         wanted, answer = json.loads(line), {}
         if 'feed' in wanted:
@@ -120,4 +125,4 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
                     run(inputs)
                 answer['ms'].append(1e3 * (time.perf_counter() - began))
         answer['peak_mb'] = peak_mb()
-        print(json.dumps(answer), file=answers)
+        say(answer)

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import torch
 import transformers
+from protocol import speaker
 from task_feed import batches
 
 UNDECAYED = ('bias', 'LayerNorm.weight')
@@ -85,24 +86,11 @@ def predict(model, arrays, name, outputs):
 
 def main(checkpoint, job, scores, settings):
     """Train for all epochs, predicting after each."""
-    # what libraries print goes elsewhere
-    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr
-    settings = json.loads(settings)
+    say, settings = speaker(), json.loads(settings)
     with np.load(job, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    print(
-        json.dumps(
-            {
-                'ready': {
-                    'transformers': transformers.__version__,
-                    'torch': torch.__version__,
-                    'numpy': np.__version__,
-                    'python': sys.version.split()[0],
-                }
-            }
-        ),
-        file=answers,
-    )
+    versions = {module.__name__: module.__version__ for module in (transformers, torch, np)}
+    say({'ready': {**versions, 'python': sys.version.split()[0]}})
     began = time.perf_counter()
     torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
     torch.manual_seed(settings['seed'])
@@ -115,20 +103,11 @@ def main(checkpoint, job, scores, settings):
         trained = time.perf_counter()
         for name in settings['heldout']:
             scores_by_epoch[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
-        print(
-            json.dumps(
-                {
-                    'epoch': epoch + 1,
-                    'loss': loss,
-                    'training_seconds': trained - started,
-                    'evaluation_seconds': time.perf_counter() - trained,
-                }
-            ),
-            file=answers,
-        )
+        seconds = {'training_seconds': trained - started, 'evaluation_seconds': time.perf_counter() - trained}
+        say({'epoch': epoch + 1, 'loss': loss, **seconds})
     seconds = time.perf_counter() - began
     np.savez(scores, **scores_by_epoch)
-    print(json.dumps({'seconds': seconds}), file=answers)
+    say({'seconds': seconds})
 
 
 if __name__ == '__main__':

@@ -2,18 +2,19 @@
 environment.
 """
 
-import json
 import sys
 
 import numpy as np
 import torch
 import transformers
+from protocol import speaker
 
 
 def main(directory, network, inputs, outputs):
     """Read ids and the sentences they stand for from `inputs` (npz), write every activation to `outputs`
     (npz).
     """
+    say = speaker()
     with np.load(inputs, allow_pickle=False) as arrays:
         names = ('input_ids', 'token_type_ids', 'attention_mask')
         feed = {name: torch.from_numpy(arrays[name].astype(np.int64)) for name in names}
@@ -46,7 +47,7 @@ def main(directory, network, inputs, outputs):
     masks = feed['attention_mask'].bool()
     others = [i for i, row in enumerate(ids) if row != feed['input_ids'][i][masks[i]].tolist()]
     versions = {'torch': torch.__version__, 'transformers': transformers.__version__}
-    print(json.dumps({**versions, 'other_ids': {i: ids[i] for i in others}}))
+    say({'ready': {**versions, 'other_ids': {i: ids[i] for i in others}}})
 
 
 if __name__ == '__main__':

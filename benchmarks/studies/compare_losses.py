@@ -25,7 +25,7 @@ from gluon_optbert.network.settings import TRAINING_PRECISIONS, check_precision
 from gluon_optbert.reporting.networks import labels_of
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.files import refuse_existing, sha256, write_file
+from gluon_optbert.runs.files import refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import vocabulary_hash
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         recipe = json.loads(json.dumps(vars(arguments), default=str))
         checksums = [sha256(path / 'model.params') for path in arguments.models]
         values = {'recipe': recipe, 'model_sha256': checksums, 'networks': rows, **origin_here()}
-        write_file(arguments.output, (json.dumps(values, indent=1) + '\n').encode())
+        write_json(arguments.output, values)
         print(f'wrote {arguments.output}')
 
 

@@ -17,6 +17,7 @@ example:
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import shutil
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_if_there, read_points, score_of, write_points
+from points import parser_of, read_if_there, read_points, score_of, spread, write_points
 
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -36,23 +37,6 @@ from gluon_optbert.runs.progress import MARK, NOTE, score_text
 
 RUN_GLUE = Path(__file__).resolve().parents[2] / 'finetune' / 'run_glue.py'
 Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and seed
-
-
-def row_of(
-    name: str, what: str, by_seed: Mapping[int, float], seconds: Sequence[float], first: Mapping[int, float]
-) -> dict[str, Any]:
-    """The cells of a setting: its scores, their differences to the first setting, and the mean minutes."""
-    values, gains = list(by_seed.values()), [by_seed[seed] - first[seed] for seed in by_seed.keys() & first]
-    error = f' ± {np.std(gains, ddof=1) / len(gains) ** 0.5:.2f}' if len(gains) > 1 else ''
-    return {
-        'setting': name,
-        'what differs': what,
-        'mean': float(np.mean(values)) if values else None,
-        'std': float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        'gain': f'{np.mean(gains):+.2f}{error}' if gains else '–',
-        'scores': by_seed,
-        'minutes': f'{np.mean(seconds) / 60:.1f}' if seconds else '–',
-    }
 
 
 def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: Path | None = None) -> str:
@@ -67,41 +51,39 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
         A file of compare_finetuning.py on the same task, whose Transformers get a row.
     """
     one = next(result for by_seed in scores.values() for result in by_seed.values())
-    metric, first, rows = one['metric'], None, []
+    metric, rows = one['metric'], []
     for name, setting in settings.items():
         results = scores.get(name, {})
         by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
-        first = by_seed if first is None else first
         runs = [run for result in results.values() for run in result['runs']]
-        whole = [run['seconds'] for run in runs if run.get('resumed_at') is None]
+        seconds = [run['seconds'] for run in runs if run.get('resumed_at') is None]
         what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
-        rows.append(row_of(name, what, by_seed, whole, first))
+        rows.append((name, what, by_seed, seconds))
     if peers is not None:
         compared = json.loads(peers.read_text(encoding='utf-8'))
         if compared['task'] != one['task']:
             raise ValueError(f'{peers} is on {compared["task"]}, and this comparison on {one["task"]}')
         of_peers = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
         by_seed = {seed: run['scores'][metric] for seed, run in of_peers.items()}
-        seconds = [run['seconds']['total'] for run in of_peers.values()]
-        rows.append(row_of('Transformers', peers.name, by_seed, seconds, first))
-    seeds = sorted({seed for row in rows for seed in row['scores']})
-    majority = (one['majority'] or {}).get(metric)
+        rows.append(
+            ('Transformers', peers.name, by_seed, [run['seconds']['total'] for run in of_peers.values()])
+        )
+    seeds = sorted({seed for _, _, by_seed, _ in rows for seed in by_seed})
+    first, majority = rows[0][2], (one['majority'] or {}).get(metric)
 
-    def cells(row: Mapping[str, Any]) -> list[str]:
+    def cells(name: str, what: str, by_seed: Mapping[int, float], seconds: Sequence[float]) -> list[str]:
         mean = 'not run'
-        if row['scores']:
-            mean = score_text(row['mean'], row['std'], majority=majority, digits=2)
-        each = [f'{row["scores"][seed]:.2f}' if seed in row['scores'] else '–' for seed in seeds]
-        return [row['setting'], row['what differs'], mean, row['gain'], *each, row['minutes']]
+        if by_seed:
+            mean = score_text(*spread(list(by_seed.values())), majority=majority, digits=2)
+        gains = [by_seed[seed] - first[seed] for seed in by_seed.keys() & first]
+        error = f' ± {np.std(gains, ddof=1) / len(gains) ** 0.5:.2f}' if len(gains) > 1 else ''
+        gain = f'{np.mean(gains):+.2f}{error}' if gains else '–'
+        each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
+        minutes = f'{np.mean(seconds) / 60:.1f}' if seconds else '–'
+        return [name, what, mean, gain, *each, minutes]
 
-    head = [
-        'setting',
-        'what differs',
-        metric,
-        f'to {rows[0]["setting"]}',
-        *(f'seed {seed}' for seed in seeds),
-    ]
-    lines = markdown_table([*head, 'minutes'], map(cells, rows))
+    head = ['setting', 'what differs', metric, f'to {rows[0][0]}', *(f'seed {seed}' for seed in seeds)]
+    lines = markdown_table([*head, 'minutes'], itertools.starmap(cells, rows))
     about = (
         f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error. '
         f'Trained on {one["samples"]["train"]:,} instances, {one["parameters"]:,} parameters. Minutes are '

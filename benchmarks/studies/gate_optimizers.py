@@ -16,7 +16,6 @@ example:
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from gluon_optbert.network.settings import fast_precision
 from gluon_optbert.pruning.gate_training import GateSettings, train_gates
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.files import write_file, write_json
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import read_yaml
 from gluon_optbert.training.objective import Phase
@@ -119,7 +118,7 @@ def main(argv=None):
             'seconds': time.monotonic() - began,
             **measured(trained[0], trained[1:], prices),
         }
-        write_file(place, (json.dumps(points, indent=1) + '\n').encode())
+        write_json(place, points)
         write_file(options.output / 'table.md', table_of(points).encode())
     print(table_of(points))
 
