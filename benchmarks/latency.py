@@ -112,10 +112,7 @@ def measure(
     """Spreads of the milliseconds that each worker takes for what it is asked, by the name of that."""
     spreads: dict[str, Any] = {worker.name: {} for worker in timed}
     for name, words in asked.items():
-        passes = {
-            worker.name: lambda worker=worker, words=words: worker.ask(**words, runs=1)['ms']
-            for worker in timed
-        }
+        passes = {worker.name: worker.timed(**words) for worker in timed}
         for worker, values in in_turn(passes, repeats, untimed=untimed).items():
             spreads[worker][name] = spread(values)
     return spreads

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,7 @@ from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.machine import ThreadChoice
-from gluon_optbert.tasks.features import TaskBatch, sorted_batches
+from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 
 # the largest difference at which it is still the same network
@@ -276,10 +275,7 @@ class Starter:
         output = self._place / f'{peer.quantized}{".xml" if peer.quantized == "nncf" else ".onnx"}'
         words = [peer_python(self._peers, peer.environment), SCRIPTS / 'quantize_onnx.py']
         words += [(first / ONNX).absolute(), output, peer.quantized, feeds]
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or ['nothing']
-            raise RunFailed(f'quantize_onnx.py {peer.quantized}: {said[-1]}')
+        Worker(f'quantize_onnx.py {peer.quantized}', words, threads=self._threads).close()
         return output
 
 
@@ -356,14 +352,12 @@ def padding_orders(
     lengths = [int(length) for length in features.lengths]
     rows = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
 
-    def batches(some: Sequence[TaskBatch]) -> tuple[list[list[int]], list[int]]:
-        return (
-            [[int(length) for length in batch.valid_length] for batch in some],
-            [batch.input_ids.shape[1] for batch in some],
-        )
-
+    ordered = list(sorted_batches(features, batch_size))
     return {
         'longest': (rows, [max(lengths)] * len(rows)),
         'in order': (rows, [max(some) for some in rows]),
-        'sorted': batches(list(sorted_batches(features, batch_size))),
+        'sorted': (
+            [[int(length) for length in batch.valid_length] for batch in ordered],
+            [batch.input_ids.shape[1] for batch in ordered],
+        ),
     }

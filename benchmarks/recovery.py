@@ -150,8 +150,7 @@ def main(argv=None):
             worker = start_peer(recipe, networks)
             stack.callback(worker.close)
             versions = worker.versions
-            asked = {'lengths': lengths, 'widths': list(recipe.lengths), 'runs': 1}
-            turns[PEER] = lambda: worker.ask(**asked)['ms']
+            turns[PEER] = worker.timed(lengths=lengths, widths=list(recipe.lengths))
         values = in_turn(turns, recipe.repeats, untimed=2)
     tokens = sum(map(sum, lengths))
     medians = {name: float(np.median(some)) for name, some in values.items()}

@@ -248,7 +248,7 @@ def main(argv=None):
                 own[f'{name} of {beside}'] = step
         steps = {name: timed(step) for name, step in own.items()}
         for worker in workers:
-            steps[worker.name] = lambda worker=worker: worker.ask(**shape, runs=1)['ms']
+            steps[worker.name] = worker.timed(**shape)
         if not steps:
             raise ValueError('nothing to time: this processor has no bfloat16; give --steps others')
         values = in_turn(steps, recipe.repeats, untimed=2)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,10 @@ class Worker:
         self.peak_mb = answer['peak_mb']
         time.sleep(PAUSE)
         return answer
+
+    def timed(self, **wanted: Any) -> Callable[[], list[float]]:
+        """What asks for a time and gives its milliseconds, for `in_turn`."""
+        return lambda: [self.ask(**wanted)['ms']]
 
     def close(self) -> None:
         """End the process, whatever it does."""

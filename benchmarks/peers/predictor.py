@@ -1,7 +1,7 @@
-"""This package's Predictor, with an engine that needs no MXNet: python predictor.py DIRECTORY THREADS
-VOCAB_SIZE [ENGINE]
+"""This package's Predictor, with the engine that it chooses itself: python predictor.py DIRECTORY THREADS
+VOCAB_SIZE
 
-Without ENGINE it takes the one that it chooses itself. The tokenizer does not count: token ids are given.
+The tokenizer does not count: token ids are given.
 """
 
 import sys
@@ -10,8 +10,7 @@ from protocol import serve
 
 import gluon_optbert as opt
 
-engine = (sys.argv[4:] or [None])[0]
-predictor = opt.Predictor(sys.argv[1], engine=engine, threads=int(sys.argv[2]))
+predictor = opt.Predictor(sys.argv[1], threads=int(sys.argv[2]))
 
 
 def run(inputs):

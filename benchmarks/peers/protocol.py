@@ -1,11 +1,11 @@
 """How a worker of a benchmark (benchmarks/workers.py) is spoken to: a line of JSON in, a line of JSON out.
 
-    {"batch": 8, "length": 128, "runs": 3}
-        the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}
-    {"batch": 8, "length": 128, "masked": 20, "runs": 3}
-        the same, where training steps are asked for
-    {"lengths": [[3, 5], [9]], "widths": [5, 9], "runs": 3}
-        the milliseconds of all these batches of padded sequences together, for each run
+    {"batch": 8, "length": 128}
+        the milliseconds that it takes: {"ms": 1.0, "peak_mb": 500.0}
+    {"batch": 8, "length": 128, "masked": 20}
+        the same, where a training step is asked for
+    {"lengths": [[3, 5], [9]], "widths": [5, 9]}
+        the same of all these batches of padded sequences together
     {"feed": "in.npz", "outputs": "out.npz"}
         compute these inputs and write what comes out: {"peak_mb": 500.0}
 
@@ -118,11 +118,9 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
             else:
                 more = {'masked': wanted['masked']} if 'masked' in wanted else {}
                 batches = [make_inputs(wanted['batch'], wanted['length'], vocab_size, **more)]
-            answer['ms'] = []
-            for _ in range(wanted['runs']):
-                began = time.perf_counter()
-                for inputs in batches:
-                    run(inputs)
-                answer['ms'].append(1e3 * (time.perf_counter() - began))
+            began = time.perf_counter()
+            for inputs in batches:
+                run(inputs)
+            answer['ms'] = 1e3 * (time.perf_counter() - began)
         answer['peak_mb'] = peak_mb()
         say(answer)

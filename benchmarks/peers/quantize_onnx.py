@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from protocol import onnx_inputs
+from protocol import onnx_inputs, speaker
 
 
 def feeds_of(path, names):
@@ -67,8 +67,10 @@ def by_nncf(source, output, feeds):
     openvino.save_model(quantized, output)
 
 
+say = speaker()
 source, output, way, feeds = sys.argv[1:]
 if way == 'nncf':
     by_nncf(source, output, feeds)
 else:
     by_onnxruntime(source, output, way, feeds)
+say({'ready': {}})

@@ -22,11 +22,11 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import check_alike, gather, parser_of, paths_of, read_points, spread
+from points import check_alike, gather, parser_of, paths_of, read_points, spread, write_picture
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
-from gluon_optbert.reporting.figures import OKABE_ITO, STYLE, drawn, look, plain
+from gluon_optbert.reporting.figures import OKABE_ITO, STYLE, look, plain
 from gluon_optbert.reporting.networks import score_name
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -314,9 +314,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_file(staged / 'table.md', table_of(rungs).encode())
         with matplotlib.rc_context(STYLE):
             if 'parameters' in arguments.plots:
-                write_file(staged / 'comparison.png', drawn(draw(rungs), 'comparison', 'png'))
+                write_picture(draw(rungs), staged / 'comparison.png')
             if 'flops' in arguments.plots and all(rung.values(FLOPS) for rung in rungs):
-                write_file(staged / 'flops.png', drawn(draw(rungs, against_flops=True), 'flops', 'png'))
+                write_picture(draw(rungs, against_flops=True), staged / 'flops.png')
     print(table_of(rungs))
     print(f'wrote {arguments.output}')
 

@@ -28,10 +28,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from points import check_alike, gather, parser_of, paths_of, read_if_there, read_points, spread, write_points
+from points import (
+    check_alike,
+    gather,
+    parser_of,
+    paths_of,
+    read_if_there,
+    read_points,
+    spread,
+    write_picture,
+    write_points,
+)
 
 from gluon_optbert.architecture.cost import shares_of_rounds
-from gluon_optbert.reporting.figures import NARROW, STYLE, drawn, look, plain
+from gluon_optbert.reporting.figures import NARROW, STYLE, look, plain
 from gluon_optbert.reporting.networks import in_millions, read_run
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -423,7 +433,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             columns = len({panel.shape for panel in study.panels})
             figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
             print('\n'.join(sentences(study)))
-        write_file(staged / 'speed.png', drawn(figure, 'speed', 'png'))
+        write_picture(figure, staged / 'speed.png')
         if not files:
             write_points({'recipe': {}, **points}, staged / 'points.json')
     print(f'wrote {arguments.output}')

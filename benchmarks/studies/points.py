@@ -21,6 +21,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from gluon_optbert.finetuning.result import FORMAT as SCORE
 from gluon_optbert.reporting.curves import draw_curves, read_metrics, segments_of
@@ -55,6 +56,11 @@ def paths_of(text: str) -> list[Path]:
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean, and sample deviation of more than one value."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    write_file(path, drawn(figure, path.stem, 'png'))
 
 
 def check_alike(name: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -211,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for record in network.get('curve', ())
         ]
         with matplotlib.rc_context(STYLE):
-            write_file(arguments.curve, drawn(draw_curves(segments_of(records)), 'curve', 'png'))
+            write_picture(draw_curves(segments_of(records)), arguments.curve)
     print(f'{arguments.output}: {", ".join(f"{len(there[section])} {section}" for section in SECTIONS)}')
 
 
