@@ -22,7 +22,7 @@ def data(tmp_path_factory):
     for version in ('1.1', '2.0'):
         for part in ('train', 'dev'):
             write_squad(home / 'squad' / f'{part}-v{version}.json', answered, version)
-    pruning = 'rounds: 1\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 1\nlog_every: 0\n'
+    pruning = 'rounds: 1\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 0\nlog_every: 0\n'
     (home / 'pruning.yaml').write_text(pruning)
     pretraining = 'learning_rate: 3.0e-3\nsteps: 9\narchitecture: bert_base\n'
     (home / 'pretraining.yaml').write_text(pretraining)
