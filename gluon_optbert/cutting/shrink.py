@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -48,12 +47,7 @@ def fold(
     ValueError
         If parameters or gates do not fit the architecture.
     """
-    check_parameters(parameters, architecture, head)
-    check_alphas(alphas, architecture)
-    return {
-        name: _folded(np.asarray(parameters[name]), spec, alphas)
-        for name, spec in parameter_table(architecture, head, h_gate=h_gate).items()
-    }
+    return shrink(parameters, architecture, alphas, Selection({}, 0, 0), head=head, h_gate=h_gate)[0]
 
 
 def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarray:
@@ -96,9 +90,7 @@ def cut(
     ValueError
         If parameters or selection do not fit the architecture.
     """
-    check_parameters(parameters, architecture, head)
-    left = _cut(lambda name: np.asarray(parameters[name]), architecture, selection, head)
-    return left, selection.architecture(architecture)
+    return shrink(parameters, architecture, None, selection, head=head)
 
 
 def reordered(
@@ -143,41 +135,16 @@ def _check_selection(architecture: Architecture, selection: Selection) -> None:
         )
 
 
-def _cut(
-    value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection, head: Head
-) -> dict[str, np.ndarray]:
-    """The rest of every parameter; they are asked for one at a time, so that no second set of them is in
-    memory.
-    """
-    _check_selection(architecture, selection)
-    narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
-    layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
-    left = {}
-    for name, spec in parameters_left(narrower, layers, head).items():
-        value = value_of(spec.name)
-        for side, axis in enumerate(spec.axes):
-            if not any(key in selection.kept for key in axis):
-                continue
-            indices = kept_along(axis, architecture, selection)
-            if len(indices) < value.shape[side]:
-                value = np.take(value, indices, axis=side)
-        if spec.attention_scale:
-            ratio = narrower.layers[spec.layer].k / architecture.layers[spec.layer].k
-            value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
-        left[name] = np.array(value, order='C')
-    return left
-
-
 def shrink(
     parameters: Parameters,
     architecture: Architecture,
-    alphas: Alphas,
+    alphas: Alphas | None,
     selection: Selection,
     *,
     head: Head = PRETRAINING,
     h_gate: str = 'stream',
 ) -> tuple[dict[str, np.ndarray], Architecture]:
-    """Fold alpha into the parameters and cut the units that are not selected.
+    """Fold alpha, where there is one, into the parameters and cut the units that are not selected.
 
     The smaller network computes what the gated network computes when the alpha of every unselected unit is
     zero. With the h gate ``table5`` this does not hold for hidden units: a gate at zero leaves the unit in
@@ -189,13 +156,29 @@ def shrink(
         As `fold` and `cut`.
     """
     check_parameters(parameters, architecture, head)
-    check_alphas(alphas, architecture)
-    specs = parameter_table(architecture, head, h_gate=h_gate)
-
-    def value_of(name: str) -> np.ndarray:
-        return _folded(np.asarray(parameters[name]), specs[name], alphas)
-
-    return _cut(value_of, architecture, selection, head), selection.architecture(architecture)
+    if alphas is not None:
+        check_alphas(alphas, architecture)
+    _check_selection(architecture, selection)
+    gates = {} if alphas is None else parameter_table(architecture, head, h_gate=h_gate)
+    narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
+    layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
+    left = {}
+    # one parameter after the other, so that no second set of them is in memory
+    for name, spec in parameters_left(narrower, layers, head).items():
+        value = np.asarray(parameters[spec.name])
+        if gates:
+            value = _folded(value, gates[spec.name], alphas)
+        for side, axis in enumerate(spec.axes):
+            if not any(key in selection.kept for key in axis):
+                continue
+            indices = kept_along(axis, architecture, selection)
+            if len(indices) < value.shape[side]:
+                value = np.take(value, indices, axis=side)
+        if spec.attention_scale:
+            ratio = narrower.layers[spec.layer].k / architecture.layers[spec.layer].k
+            value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
+        left[name] = np.array(value, order='C')
+    return left, selection.architecture(architecture)
 
 
 M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas and head
