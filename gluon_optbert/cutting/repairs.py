@@ -101,16 +101,11 @@ def rotate_heads(
         for name, of_heads in bases.items():
             for kind in ('weight', 'bias'):
                 parameter = f'{cell}attention_cell.proj_{name}.{kind}'
-                rotated[parameter] = _per_head(np.stack(of_heads), rotated[parameter])
+                value = rotated[parameter]
+                rows = value.astype(np.float64).reshape(dims.a, len(of_heads[0]), -1)
+                rotated[parameter] = (np.stack(of_heads) @ rows).reshape(value.shape).astype(np.float32)
         rotated[cell + 'proj.weight'] = columns.reshape(h, -1).astype(np.float32)
     return balance_heads(rotated, architecture)
-
-
-def _per_head(bases: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Every head's rows of a projection times the head's basis, shape (a, width, width), from the left."""
-    heads, width, _ = bases.shape
-    rows = value.astype(np.float64).reshape(heads, width, -1)
-    return (bases @ rows).reshape(value.shape).astype(np.float32)
 
 
 def balance_heads(parameters: Parameters, architecture: Architecture) -> dict[str, np.ndarray]:
