@@ -235,61 +235,6 @@ OF_TOKENS = ('states', 'last', 'relations')  # parts that are a mean over tokens
 PARTS_OF_LOSS = tuple(field.name for field in dataclasses.fields(Weights) if field.name != 'temperature')
 
 
-class TeacherStates:
-    """The states of a teacher and what of them a student has.
-
-    Parameters
-    ----------
-    batch : Batch
-        This worker's share of the batch on which the variances of the teacher's states are measured.
-    passes : int
-        That the share is split into.
-    """
-
-    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers, passes: int = 1):
-        self._match, self._ctx = match, workers.context()
-        self._units = mx.nd.array(match.units, dtype='int32', ctx=self._ctx)
-        self._squares = StateDifference()
-        self._squares.hybridize(static_alloc=True)
-        share, sums = len(batch.input_ids) // passes, 0.0
-        for start in range(0, len(batch.input_ids), share):
-            rows = slice(start, start + share)
-            sums += self._sums(teacher.outputs(batch, rows).states, batch.instance_weights[rows] > 0)
-        totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
-        means = totals / (batch.token_total * len(match.units))
-        self._variances = [float(square - mean**2) for mean, square in means]
-
-    def _sums(self, states: list[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
-        """The sum and the sum of squares of each layer's states of real instances, shape (layers, 2)."""
-        sums = np.zeros((len(states), 2))
-        for i, state in enumerate(states):
-            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)[real]
-            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
-        return sums
-
-    def difference(
-        self,
-        student: list[mx.nd.NDArray],
-        teacher: list[mx.nd.NDArray],
-        weights: mx.nd.NDArray,
-        *,
-        last: bool = False,
-    ) -> mx.nd.NDArray:
-        """The squared difference over the variance, summed over tokens and layers; shape (1,).
-
-        Each instance counts as often as `weights`, shape (batch,), says. With `last` it is that of the last
-        layer alone.
-        """
-        difference, layers = mx.nd.zeros((1,), ctx=self._ctx), self._match.layers
-        chosen = slice(-1, None) if last else slice(None)
-        for layer, state, variance in zip(
-            (len(student) - 1,) if last else layers, teacher[chosen], self._variances[chosen]
-        ):
-            squares = self._squares(student[layer], state, self._units, weights)
-            difference = difference + squares / (variance * len(self._match.units))
-        return difference
-
-
 class Taught(Objective):
     """The parts of a loss that come from a teacher, for an objective that has batches of its own; unless it
     has a loss of its own too, they are all.
@@ -328,12 +273,41 @@ class Taught(Objective):
         }
         parts = {**own, **{name: weight for name, weight in parts.items() if weight > 0}}
         self.losses, self.weights = tuple(parts), tuple(parts.values())
-        self.teacher, self._states = teacher, None
+        self.teacher, self._layers = teacher, match.layers
         self._relations = RelationDivergence(teacher.architecture.layers[-1].a)
+        self._squares = StateDifference()
+        self._squares.hybridize(static_alloc=True)
         self._units = mx.nd.array(match.units, dtype='int32', ctx=self.workers.context())
         if 'states' in parts or 'last' in parts:
             with contextlib.closing(self.batches(phase, phase.first_batch)) as batches:
-                self._states = TeacherStates(teacher, match, next(batches), self.workers, phase.accumulate)
+                self._variances = self.variances(next(batches), phase.accumulate)
+
+    def variances(self, batch: Any, passes: int) -> list[float]:
+        """The variance of each state of the teacher over the tokens of a batch, whose share is split into so
+        many passes.
+        """
+        share, sums = len(batch.input_ids) // passes, 0.0
+        for start in range(0, len(batch.input_ids), share):
+            rows = slice(start, start + share)
+            real = batch.instance_weights[rows] > 0
+            states = self.teacher.outputs(batch, rows).states
+            values = (state.take(self._units, axis=-1).asnumpy().astype(np.float64)[real] for state in states)
+            sums += np.array([(one.sum(), (one**2).sum()) for one in values])  # padding is zero in both
+        totals = np.array(self.workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
+        means = totals / (batch.token_total * self._units.size)
+        return [float(square - mean**2) for mean, square in means]
+
+    def difference(
+        self, student: Sequence[mx.nd.NDArray], teacher: Sequence[mx.nd.NDArray], weights: mx.nd.NDArray
+    ) -> mx.nd.NDArray:
+        """The squared difference of states over the teacher's variance, summed over tokens and layers, shape
+        (1,); each instance counts as often as `weights`, shape (batch,), says.
+        """
+        difference = mx.nd.zeros((1,), ctx=weights.context)
+        for own, wanted, variance in zip(student, teacher, self._variances[-len(teacher) :]):
+            squares = self._squares(own, wanted, self._units, weights)
+            difference = difference + squares / (variance * self._units.size)
+        return difference
 
     def taught(
         self,
@@ -355,16 +329,16 @@ class Taught(Objective):
             The teacher's scores → how far the student's are from them, summed.
         """
         wanted = self.teacher.outputs(batch, rows)
-        states = outputs.states, wanted.states
+        own = outputs.states
         valid = mx.nd.array(batch.valid_length[rows], ctx=weights.context, dtype='float32')
         directions: list[mx.nd.NDArray] = []
         if {'embeddings', 'cosine_distance'} & {*self.losses}:
             embedding, lengths = self.model.head.embedding, batch.valid_length[rows]
-            directions = [directions_of(one[-1], lengths, embedding) for one in states]
+            directions = [directions_of(one[-1], lengths, embedding) for one in (own, wanted.states)]
         parts = {
             'scores': lambda: divergence(wanted.heads[-1]),
-            'states': lambda: self._states.difference(*states, weights),
-            'last': lambda: self._states.difference(*states, weights, last=True),
+            'states': lambda: self.difference([own[layer] for layer in self._layers], wanted.states, weights),
+            'last': lambda: self.difference(own[-1:], wanted.states[-1:], weights),
             'embeddings': lambda: similarity_difference(*directions, weights, self.workers),
             'cosine_distance': lambda: cosine_distance(*directions, self._units, weights),
             'relations': lambda: self._relations(outputs.relations, wanted.relations, valid, weights),
