@@ -29,10 +29,6 @@ BARRIER_FACTOR = 60  # at a barrier, half an hour: rank 0 may be writing or meas
 GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this one between two operations
 
 
-class Disagreement(RunFailed):
-    """The workers would go on with different things, which would train different networks as one."""
-
-
 def patience() -> float:
     """Seconds after which a worker that others wait for counts as lost.
 
@@ -60,7 +56,7 @@ class Guard:
     Parameters
     ----------
     patience : float
-        Seconds that are waited at least; see `limit`.
+        Seconds that are waited at least.
     """
 
     def __init__(self, rank: int, size: int, patience: float):
@@ -85,14 +81,11 @@ class Guard:
         """Begin to wait anew: a part of the operation is done, so the others are there."""
         self._since = time.monotonic()
 
-    def limit(self) -> float:
-        """Seconds that may be waited in the present operation."""
-        factor = BARRIER_FACTOR if self._operation.startswith('barrier') else 1
-        return max(self._patience * factor, GAP_FACTOR * self._gap)
-
     def late(self) -> bool:
-        """Whether the others are."""
-        return bool(self._operation) and time.monotonic() - self._since > self.limit()
+        """Whether the others have been waited for for too long in the present operation."""
+        factor = BARRIER_FACTOR if self._operation.startswith('barrier') else 1
+        limit = max(self._patience * factor, GAP_FACTOR * self._gap)
+        return bool(self._operation) and time.monotonic() - self._since > limit
 
     def lost(self, operation: str) -> str:
         """That one of the others is, in words."""
@@ -238,24 +231,15 @@ class Workers:
 
     def barrier(self, name: str) -> None:
         """Wait until every worker is here."""
-        if self.size > 1:
-            with self._together('barrier.' + name):
-                self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
+        self.total(np.ones(1), name='barrier.' + name)
 
     def agree(self, text: str, *, what: str) -> None:
-        """Make sure that a text, such as a decision written out, is the same on every worker.
-
-        Raises
-        ------
-        Disagreement
-            If it is not.
+        """Raise RunFailed unless a text, such as a decision written out, is the same on every worker; with
+        different ones they would train different networks as one.
         """
-        if self.size > 1:
-            digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float32)
-            with self._together('agree.' + what):
-                mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
-            if np.abs(mean - digest).max() > 1e-3:
-                raise Disagreement(f'the workers do not agree on {what}')
+        digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float64)
+        if (self.total(digest, name='agree.' + what) != self.size * digest).any():
+            raise RunFailed(f'the workers do not agree on {what}')
 
 
 _SAID = b'\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
