@@ -26,7 +26,7 @@ from ..runs.display import markdown_table
 from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
 from ..training.distributed import Workers
-from ..training.held_out import evaluate
+from ..training.held_out import losses_of
 from ..training.loop import backward, collect_gradients
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
@@ -97,9 +97,9 @@ def evaluation_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Worker
     heldout = open_shards(recipe.shards)['heldout']
     model = build(base.architecture, base.parameters, recipe.network_settings(), ctx=workers.context())
     size, whole = recipe.batch_size, min(recipe.evaluation_limit, heldout.instances)
-    evaluate(model, heldout, workers, batch_size=size, limit=size)  # which lays out memory
+    losses_of(model, heldout, workers, batch_size=size, limit=size)  # which lays out memory
     began = time.perf_counter()
-    evaluation = evaluate(model, heldout, workers, batch_size=size, limit=size)
+    evaluation = losses_of(model, heldout, workers, batch_size=size, limit=size)
     return (time.perf_counter() - began) * whole / max(1, evaluation.instances)
 
 

@@ -86,13 +86,6 @@ def losses_of(
     return Losses(held_out, *shares)
 
 
-def evaluate(
-    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
-) -> HeldOut:
-    """Held-out losses and accuracies over all instances; the parameters are those of `losses_of`."""
-    return losses_of(model, shards, workers, batch_size=batch_size, limit=limit).measured
-
-
 def difference(one: Losses, other: Losses, workers: Workers) -> tuple[float, float | None]:
     """By how much the MLM loss of another network is larger, and the standard error of that, over all
     workers' shares together; of a single instance the error is None.

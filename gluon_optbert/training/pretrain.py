@@ -25,7 +25,7 @@ from ..runs.run_directory import RunDirectory, work_directory
 from ..text.batches import Batch, check_memory, stream
 from ..text.shards import Shards
 from .distributed import Workers
-from .held_out import evaluate
+from .held_out import losses_of
 from .loop import Reporter, train
 from .objective import Objective, Phase
 from .recipe import PretrainRecipe, check_shards_fit, open_shards, trained_parts
@@ -77,9 +77,10 @@ class Pretraining(Objective):
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
             return None
-        return evaluate(
+        losses = losses_of(
             self.model, self._heldout, self.workers, batch_size=phase.pass_size, limit=phase.evaluation_limit
-        ).to_dict()
+        )
+        return losses.measured.to_dict()
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:

@@ -92,29 +92,21 @@ class States:
             parameter.set_data(mx.nd.array(arrays[name], dtype=parameter.dtype))
         return Progress.from_dict(values, source=str(path))
 
-    def load_newest(self, optimizer: Optimizer) -> Progress | None:
-        """Restore the newest checkpoint that is sound; older ones stand in for a damaged one, and it is said.
+    def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Progress:
+        """The progress of the newest checkpoint, whose state the optimizer has then; of step 0 without one.
 
-        Returns
-        -------
-        Progress or None
-            Its progress; None if there is none.
+        An older one stands in for a damaged one, and it is said. So is another number of workers than before:
+        it adds up in another order, and with dropout it drops other units.
         """
+        progress = Progress(step=0)
         for step in reversed(self.steps()):
             try:
                 check_manifest(self._path(step), form=STATE_FORMAT, version=STATE_VERSION)
             except (ValueError, FileNotFoundError) as error:
                 LOG.warning('%s; trying an older checkpoint', error)
-                continue
-            return self._restore(step, optimizer)
-        return None
-
-    def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Progress:
-        """The progress of the newest checkpoint, whose state the optimizer has then; of step 0 without one.
-
-        Another number of workers than before is said: it adds up in another order, and with dropout it drops
-        other units."""
-        progress = self.load_newest(optimizer) or Progress(step=0)
+            else:
+                progress = self._restore(step, optimizer)
+                break
         workers.agree(str(progress.step), what=f'the step of {what} to go on from; they need one file system')
         before = progress.workers
         if before not in (None, workers.size) and workers.first:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gluon_optbert.network.model import build
 from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.held_out import Losses, difference, evaluate, losses_of
+from gluon_optbert.training.held_out import Losses, difference, losses_of
 
 
 def built(seed):
@@ -37,7 +37,7 @@ def apart(one, other):
 def test_losses_add_up_to_what_training_measures(heldout, limit):
     """Sixteen instances in batches of five: the last batch is filled up."""
     losses = losses_of(built(0), heldout, Workers(), batch_size=5, limit=limit)
-    whole = evaluate(built(0), heldout, Workers(), batch_size=4, limit=limit)
+    whole = losses_of(built(0), heldout, Workers(), batch_size=4, limit=limit).measured
     assert losses.measured.instances == (limit or 16) and not losses.tokens[limit or 16 :].any()
     assert np.count_nonzero(losses.tokens) <= len(losses.sums) == len(losses.tokens)
     for name, value in whole.to_dict().items():

@@ -20,7 +20,7 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.training import held_out
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.held_out import evaluate
+from gluon_optbert.training.held_out import losses_of
 from gluon_optbert.training.loop import Reporter, Terminated, backward
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
@@ -33,10 +33,10 @@ from gluon_optbert.training.states import States
 def test_training_learns(shards, tmp_path, precision):
     """By heart: 64 instances are too few for more."""
     run = Run(shards, tmp_path, dropout=0.0, precision=precision)
-    before = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    before = losses_of(run.model, shards['train'], run.workers, batch_size=8).measured
     phase = Phase(name='training', steps=100, batch_size=16, seed=1)
     run.fit(phase, schedule=Schedule(0.005, phase.steps, 10))
-    after = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    after = losses_of(run.model, shards['train'], run.workers, batch_size=8).measured
     assert after.mlm_loss < before.mlm_loss - 0.5
     assert after.mlm_accuracy > before.mlm_accuracy + 0.2
 
@@ -73,12 +73,18 @@ def test_four_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_pa
         ), name
 
 
-def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
-    every, third = (Run(shards, tmp_path / name, optimizer='adam') for name in ('every', 'third'))
-    every.fit()
-    third.fit(Phase(name='training', steps=6, batch_size=8, seed=3, log_every=3))
+@pytest.fixture(scope='module')
+def whole(shards, tmp_path_factory):
+    """An uninterrupted run with a record of every step, and what it measured at its end."""
+    run = Run(shards, tmp_path_factory.mktemp('whole'))
+    return run, run.fit(heldout=True)
+
+
+def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path, whole):
+    every, third = whole[0], Run(shards, tmp_path)
+    third.fit(dataclasses.replace(PHASE, log_every=3))
     for name in ('mlm', 'nsp'):
-        singles = [record[name] for record in every.records()]
+        singles = [record[name] for record in every.records() if name in record]
         assert [record[name] for record in third.records()] == pytest.approx(
             [np.mean(singles[:3]), np.mean(singles[3:])]
         )
@@ -94,14 +100,15 @@ RESUMED += [('float32', True, 'adam'), pytest.param('bfloat16', True, 'adam', ma
 def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated, precision):
     """With dropout, an evaluation, and records that run over the checkpoint."""
     every = {'log_every': 3, 'checkpoint_every': 2, 'evaluate_every': 3}
-    phase = dataclasses.replace(PHASE, steps=7, accumulate=1 if gated else 2, **every)
-    schedule = Schedule(0.01, 7, 2)
+    phase = dataclasses.replace(PHASE, steps=5, accumulate=1 if gated else 2, **every)
+    schedule = Schedule(0.01, 5, 2)
     options = dict(gated=gated, optimizer=optimizer, precision=precision)
     whole = Run(shards, tmp_path / 'whole', **options)
+    start = whole.values()
     measured = whole.fit(phase, schedule=schedule, heldout=True)
     with pytest.raises(Interrupted):
         Run(shards, tmp_path / 'parts', **options).fit(
-            phase, schedule=acting(interrupt, 5, schedule), heldout=True
+            phase, schedule=acting(interrupt, 4, schedule), heldout=True
         )
     # other weights: what counts is in the checkpoint, which has the gates alone
     again = Run(shards, tmp_path / 'parts', seed=0 if gated else 9, **options)
@@ -110,7 +117,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, g
     assert_same_bits(again.values(), whole.values())
     assert again.records() == whole.records()
     assert {array.dtype for array in again.optimizer.state().values()} <= {np.float32}
-    start = Run(shards, tmp_path / 'start', gated=gated).values()
     assert all(
         np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name
     )
@@ -172,16 +178,14 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
     with pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
         run.fit(phase, schedule=acting(spoil, 2))
     sound = Run(shards, tmp_path)
-    assert States(tmp_path / 'states', 2).load_newest(sound.optimizer).step == 2
+    assert States(tmp_path / 'states', 2).resume(sound.optimizer, sound.workers, what='').step == 2
     assert all(np.isfinite(array).all() for array in sound.values().values())
 
 
 @pytest.mark.parametrize(
     'step, how', [(6, signal.SIGTERM), (3, signal.SIGINT)], ids=['at the last step', 'by Ctrl-C']
 )
-def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, heeded, step, how):
-    whole = Run(shards, tmp_path / 'whole')
-    measured = whole.fit(heldout=True)
+def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, whole, heeded, step, how):
     before = signal.getsignal(how)
     asked = []
 
@@ -190,13 +194,13 @@ def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, h
             asked.append(os.kill(os.getpid(), how))
 
     with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
-        Run(shards, tmp_path / 'parts').fit(schedule=acting(ask, step - 1), heldout=True)
+        Run(shards, tmp_path).fit(schedule=acting(ask, step - 1), heldout=True)
     assert signal.getsignal(how) is before
-    assert States(tmp_path / 'parts' / 'states', 2).steps() == [step]
-    again = Run(shards, tmp_path / 'parts')
+    assert States(tmp_path / 'states', 2).steps() == [step]
+    again, (uninterrupted, measured) = Run(shards, tmp_path), whole
     assert again.fit(heldout=True) == measured
-    assert_same_bits(again.values(), whole.values())
-    assert again.records() == whole.records()
+    assert_same_bits(again.values(), uninterrupted.values())
+    assert again.records() == uninterrupted.records()
 
 
 def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_path):
@@ -285,8 +289,9 @@ def test_step_without_anything_to_predict_trains_on_the_rest(shards, tmp_path, m
 
 
 def test_training_in_a_thread_is_training(shards, tmp_path):
-    one, other = Run(shards, tmp_path / 'one', dropout=0.0), Run(shards, tmp_path / 'other', dropout=0.0)
-    one.fit()
+    one, other = (Run(shards, tmp_path / name, dropout=0.0) for name in ('one', 'other'))
+    phase = dataclasses.replace(PHASE, steps=2)
+    one.fit(phase)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(other.fit).result()
+        pool.submit(other.fit, phase).result()
     assert_same_bits(one.values(), other.values())
