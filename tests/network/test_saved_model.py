@@ -6,17 +6,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from helpers.networks import UNEVEN
+from helpers.stricken import Forked
 from helpers.tiny import (
-    ROOT,
     TOKENS,
     contents,
-    environment,
     network,
     random_alphas,
     random_parameters,
@@ -29,6 +26,7 @@ from helpers.tiny import (
 from gluon_optbert.architecture.parameters import TIED, gate_name
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
+from gluon_optbert.runs import files
 from gluon_optbert.runs.files import check_manifest, new_directory, write_file, write_manifest
 from gluon_optbert.runs.mxnet_arrays import read_arrays, write_arrays
 from gluon_optbert.runs.progress import Progress
@@ -156,9 +154,10 @@ def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path, name
     assert not (tmp_path / 'again').exists()
 
 
-def test_what_is_no_model_directory_is_said(tmp_path, damaged, pruned_run):
+def test_what_is_no_model_directory_is_said(tmp_path, damaged):
+    (tmp_path / 'run' / 'round-2' / 'model').mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match='directory of a run; .*round-2/model'):
-        read_model(pruned_run[0])
+        read_model(tmp_path / 'run')
     with pytest.raises(FileNotFoundError, match='nowhere: no such directory'):
         read_model(tmp_path / 'nowhere')
     (tmp_path / 'empty').mkdir()
@@ -200,31 +199,19 @@ def test_directory_that_raises_leaves_what_was_there(tmp_path):
     assert contents(tmp_path) == before
 
 
-KILLED = """
-import os, pathlib, signal
-from gluon_optbert.runs import files as staging
-from gluon_optbert.runs.files import new_directory, write_file
-output = pathlib.Path({output!r})
-{body}
-"""
-
-
-def kill_while(body, output):
-    """Run `body` in a process that kills itself in it."""
-    done = subprocess.run(
-        [sys.executable, '-c', KILLED.format(output=str(output), body=body)], env=environment(), cwd=str(ROOT)
-    )
-    assert done.returncode == -signal.SIGKILL
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path):
     output = tmp_path / 'run[1]*'  # not a pattern
-    kill_while(
-        'with new_directory(output) as staged:\n'
-        '    (staged / "part").write_text("half")\n'
-        '    os.kill(os.getpid(), signal.SIGKILL)',
-        output,
-    )
+
+    def writing():
+        with new_directory(output) as staged:
+            (staged / 'part').write_text('half')
+            die()
+
+    assert Forked(writing).end()[0] == -signal.SIGKILL
     assert not output.exists()
     left = [path.name for path in tmp_path.iterdir()]
     assert left and all(name.startswith('.run[1]*.partial-') for name in left)
@@ -233,29 +220,23 @@ def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path)
     assert contents(tmp_path).keys() == {'run[1]*/whole'}
 
 
-@pytest.mark.parametrize(
-    'body, name',
-    [
-        (
-            'with new_directory(output, replace=True) as staged:\n'
-            '    (staged / "part").write_text("half")\n'
-            '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)',
-            'model',
-        ),
-        (
-            'staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n'
-            'write_file(output, b"new")',
-            'model/vocab.txt',
-        ),
-    ],
-    ids=['directory', 'file'],
-)
-def test_process_killed_before_the_renaming_leaves_what_was_there(tmp_path, body, name):
-    write_saved_model(tmp_path / 'model')
-    before = contents(tmp_path / 'model')
-    kill_while(body, tmp_path / name)
-    write_file(tmp_path / 'model' / 'vocab.txt', (tmp_path / 'model' / 'vocab.txt').read_bytes())
-    assert contents(tmp_path / 'model') == before  # the next one has cleared up
+def test_process_killed_before_the_renaming_leaves_what_was_there(tmp_path):
+    model = write_saved_model(tmp_path / 'model')
+    before = contents(model)
+
+    def directory():
+        files.shutil.rmtree = die
+        with new_directory(model, replace=True) as staged:
+            (staged / 'part').write_text('half')
+
+    def file():
+        files.os.replace = die
+        write_file(model / 'vocab.txt', b'new')
+
+    for writing in (directory, file):
+        assert Forked(writing).end()[0] == -signal.SIGKILL
+        write_file(model / 'vocab.txt', (model / 'vocab.txt').read_bytes())
+        assert contents(model) == before  # the next one has cleared up
 
 
 def test_what_a_living_process_writes_is_left_alone(tmp_path):

@@ -1,14 +1,18 @@
 """A worker that hangs is noticed, and a run is asked to stop by SIGINT or SIGTERM."""
 
+import os
 import signal
-import subprocess
-import sys
+import threading
+import time
 
 import mxnet as mx
 import pytest
 from helpers.jobs import needs_horovod
-from helpers.tiny import environment
+from helpers.stricken import Forked, living
 
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.files import running
+from gluon_optbert.training import distributed
 from gluon_optbert.training.distributed import PATIENCE, PATIENCE_SECONDS, Guard, Stop, Workers, patience
 
 
@@ -61,58 +65,35 @@ def test_patience_is_half_a_minute_unless_a_number_of_at_least_five_is_given(mon
             patience()
 
 
-INTERRUPTED = """
-import os, signal
-from gluon_optbert.training.distributed import Stop, Workers
-with Stop(Workers()) as stop:
-    os.kill(os.getpid(), signal.SIGINT)
-    print('asked' if stop.agreed() else 'deaf', flush=True)
-    os.kill(os.getpid(), signal.SIGINT)
-    print('alive', flush=True)
-"""
-
-# What horovodrun does with a worker that it takes for a shell.
-HOROVODRUN = """
-import subprocess, sys, threading
-from horovod.runner.common.util.safe_shell_exec import terminate_executor_shell_and_children
-worker = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', sys.argv[2]], stdout=subprocess.PIPE)
-worker.stdout.readline()
-threading.Thread(target=terminate_executor_shell_and_children, args=(worker.pid,)).start()
-sys.exit(worker.wait() % 256)
-"""
-
-WORKER = """
-import os, sys, time
-from gluon_optbert.training.distributed import Stop, Workers, start_herald
-start_herald(0)
-with Stop(Workers()) as stop:
-    print('ready', flush=True)
-    while not stop.agreed():
-        time.sleep(0.02)
-sys.exit(7)
-"""
-
-
-def python(*words, **variables):
-    return subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', *words],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 def test_second_interruption_ends_the_process_at_once(heeded):
-    done = python(INTERRUPTED)
-    assert done.stdout == 'asked\n' and done.returncode == -signal.SIGINT
-    assert done.stderr == '\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
+    def interrupted():
+        with Stop(Workers()) as stop:
+            signal.raise_signal(signal.SIGINT)
+            print('asked' if stop.agreed() else 'deaf')
+            signal.raise_signal(signal.SIGINT)
+
+    warning = '\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
+    assert Forked(interrupted).end() == (-signal.SIGINT, 'asked\n', warning)
 
 
 @needs_horovod
 def test_worker_that_horovodrun_takes_for_a_shell_is_asked_to_stop():
-    done = python(HOROVODRUN, 'worker', WORKER)
-    assert done.returncode == 7, done.stderr
+    from horovod.runner.common.util.safe_shell_exec import terminate_executor_shell_and_children
+
+    def working():
+        distributed.start_herald(0)
+        with Stop(Workers()) as stop:
+            print('ready')
+            while not stop.agreed():
+                time.sleep(0.02)
+        return 7
+
+    worker = Forked(working)
+    worker.said.readline()
+    ending = threading.Thread(target=terminate_executor_shell_and_children, args=(worker.pid,))
+    ending.start()
+    assert worker.end() == (7, '', '')
+    ending.join()
 
 
 def test_interruptions_that_a_shell_ignores_stay_ignored():
@@ -126,48 +107,30 @@ def test_interruptions_that_a_shell_ignores_stay_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-FORSAKEN = """
-import time
-from gluon_optbert.training import distributed
-distributed.FAREWELL, distributed.patience = 0, lambda: 4
-distributed.start_herald(3)
-print('ready', flush=True)
-time.sleep(60)
-"""
+def test_worker_that_is_stopped_for_too_long_is_ended_and_named_and_no_other_is(monkeypatch):
+    monkeypatch.setattr(distributed, 'FAREWELL', 0)
+    monkeypatch.setattr(distributed, 'patience', lambda: 4)
+
+    def forsaken():
+        distributed.start_herald(3)
+        print('ready')
+        time.sleep(60)
+
+    worker = Forked(forsaken)
+    worker.said.readline()
+    time.sleep(6)
+    assert living(worker.pid)
+    os.kill(worker.pid, signal.SIGSTOP)
+    status, _, errors = worker.end()
+    assert status == -signal.SIGKILL and errors.startswith('error: rank 3 was stopped for 4 seconds')
 
 
-def test_worker_that_is_stopped_for_too_long_is_ended_and_named_and_no_other_is():
-    worker = subprocess.Popen(
-        [sys.executable, '-W', 'ignore', '-c', FORSAKEN],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    worker.stdout.readline()
-    with pytest.raises(subprocess.TimeoutExpired):
-        worker.wait(6)
-    worker.send_signal(signal.SIGSTOP)
-    assert worker.communicate(timeout=30)[1].startswith('error: rank 3 was stopped for 4 seconds')
-    assert worker.returncode == -signal.SIGKILL
+def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOROVOD_RANK', '1')
 
+    def asked(argv):
+        with running(tmp_path / 'run', Workers()):
+            signal.raise_signal(signal.SIGTERM)
 
-BETWEEN = """
-import os, signal, sys
-from pathlib import Path
-from gluon_optbert.runs.command_line import command
-from gluon_optbert.runs.files import running
-from gluon_optbert.training.distributed import Workers
-
-def main(argv):
-    with running(Path(sys.argv[1]), Workers()):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-sys.exit(command(main)())
-"""
-
-
-def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path):
-    done = python(BETWEEN, str(tmp_path / 'run'), HOROVOD_RANK='1')
-    assert done.stderr == '[rank 1] error: asked to stop; what is done is saved, go on with --resume\n'
-    assert done.returncode == 1
+    said = '[rank 1] error: asked to stop; what is done is saved, go on with --resume\n'
+    assert Forked(command(asked)).end() == (1, '', said)
