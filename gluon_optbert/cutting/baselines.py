@@ -60,12 +60,8 @@ def select_uniform(
     """Shrink all widths by one factor, keeping the units of each with the largest scores ("BERT-all uniform",
     optBERT, section 6).
 
-    How many stay is `scale_uniformly`'s, with the target as the budget.
-
-    Raises
-    ------
-    ValueError
-        If one unit of each width still costs more than the target.
+    How many stay is `scale_uniformly`'s, with the target as the budget; ValueError if one unit of each width
+    costs more.
     """
     smaller = scale_uniformly(architecture, target, cost=cost, letters=prune, budget=True)
     kept = {
@@ -89,12 +85,8 @@ def layers_to_keep(layers: int, count: int, drop: str) -> list[int]:
 
 
 def select_layers(architecture: Architecture, cost: CostModel, target: float, *, drop: str) -> Selection:
-    """Keep as many whole layers as the target allows (BERT-l, optBERT, section 6).
-
-    Raises
-    ------
-    ValueError
-        If a single layer costs more than the target.
+    """Keep as many whole layers as the target allows (BERT-l, optBERT, section 6); ValueError if it allows
+    none.
     """
     whole, layers = keep_all(architecture, cost), len(architecture.layers)
     counts = range(layers, 0, -1)
@@ -107,11 +99,7 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
 
     Of n layers that have a block every n/m-th one keeps it, the last one always. In a later round n
     counts the blocks that the earlier ones left, so the distances in the whole network are no longer even.
-
-    Raises
-    ------
-    ValueError
-        If the network without any intermediate block costs more than the target.
+    ValueError if the network without any intermediate block costs more than the target.
     """
     whole = keep_all(architecture, cost)
     blocks = [i for i, dims in enumerate(architecture.layers) if dims.f]
@@ -183,11 +171,7 @@ def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:
     ----------
     gradients : np.ndarray, shape (batches, width)
     kept : np.ndarray of int, increasing
-        What is begun with.
-
-    Returns
-    -------
-    np.ndarray of int, increasing
+        What is begun with; so is the result.
     """
     values = np.asarray(gradients, dtype=np.float64)
     information = values.T @ values
@@ -209,14 +193,8 @@ def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def rank_as(scores: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The same scores, given to other units: the largest to those that are to be kept.
-
-    Within the kept units and within the others the order stays.
-
-    Parameters
-    ----------
-    scores : np.ndarray, shape (width,)
-    kept : np.ndarray of int
+    """The same scores, shape (width,), given to other units: the largest to those that are to be kept. Within
+    these and within the others the order stays.
     """
     stays = np.zeros(len(scores), dtype=bool)
     stays[kept] = True

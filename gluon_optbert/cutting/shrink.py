@@ -30,22 +30,8 @@ def fold(
     head: Head = PRETRAINING,
     h_gate: str = 'stream',
 ) -> dict[str, np.ndarray]:
-    """The ungated parameters that compute what the gated network computes.
-
-    Parameters
-    ----------
-    parameters : mapping of name to np.ndarray
-        As `network_shapes` lists them.
-    alphas : mapping of width key to np.ndarray, shape (width,)
-    head : Head
-        What stands on the encoder.
-    h_gate : str
-        Where alpha_h stood while it was trained, one of `H_GATES`.
-
-    Raises
-    ------
-    ValueError
-        If parameters or gates do not fit the architecture.
+    """The ungated parameters that compute what the gated network computes; parameters and errors as of
+    `shrink`.
     """
     return shrink(parameters, architecture, alphas, Selection({}, 0, 0), head=head, h_gate=h_gate)[0]
 
@@ -76,20 +62,7 @@ def kept_along(axis: Axis, architecture: Architecture, selection: Selection) -> 
 def cut(
     parameters: Parameters, architecture: Architecture, selection: Selection, *, head: Head = PRETRAINING
 ) -> tuple[dict[str, np.ndarray], Architecture]:
-    """Take the rows and columns of unselected units out of every tensor.
-
-    Returns
-    -------
-    parameters : dict of name to np.ndarray
-        Contiguous copies of the smaller shapes.
-    architecture : Architecture
-        The smaller one.
-
-    Raises
-    ------
-    ValueError
-        If parameters or selection do not fit the architecture.
-    """
+    """Take the rows and columns of unselected units out of every tensor; as `shrink`, without gates."""
     return shrink(parameters, architecture, None, selection, head=head)
 
 
@@ -150,10 +123,27 @@ def shrink(
     zero. With the h gate ``table5`` this does not hold for hidden units: a gate at zero leaves the unit in
     the skip connections and in the moments of LayerNorm, and the cut takes it out of these too.
 
+    Parameters
+    ----------
+    parameters : mapping of name to np.ndarray
+        As `network_shapes` lists them.
+    alphas : mapping of width key to np.ndarray, shape (width,), or None
+    head : Head
+        What stands on the encoder.
+    h_gate : str
+        Where alpha_h stood while it was trained, one of `H_GATES`.
+
+    Returns
+    -------
+    parameters : dict of name to np.ndarray
+        Contiguous copies of the smaller shapes.
+    architecture : Architecture
+        The smaller one.
+
     Raises
     ------
     ValueError
-        As `fold` and `cut`.
+        If parameters, gates or selection do not fit the architecture.
     """
     check_parameters(parameters, architecture, head)
     if alphas is not None:
@@ -187,6 +177,8 @@ M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas a
 def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stream') -> M:
     """Fold gates into the weights and cut the units at zero; a model without gates as it is.
 
+    ValueError if the gates are not those of the architecture, or all of a width are at zero.
+
     Parameters
     ----------
     saved : dataclass with the fields architecture, parameters, alphas and head
@@ -195,11 +187,6 @@ def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stre
         Gates to use instead of the model's own.
     h_gate : str
         Where alpha_h stands in them, one of `H_GATES`; in the model's own it is in the stream.
-
-    Raises
-    ------
-    ValueError
-        If the gates are not those of the architecture, or a gate vector has no unit left.
     """
     alphas = saved.alphas if alphas is None else alphas
     if not alphas:
@@ -228,6 +215,7 @@ def cut_tokens(
     parameters: Parameters, architecture: Architecture, kept: np.ndarray, head: Head = PRETRAINING
 ) -> tuple[dict[str, np.ndarray], Architecture]:
     """Keep some tokens in every tensor that has a side of tokens: the embedding, and the biases of MLM.
+    ValueError if the parameters or the tokens do not fit the architecture.
 
     Parameters
     ----------
@@ -240,11 +228,6 @@ def cut_tokens(
         Copies where something was cut, else the arrays themselves.
     architecture : Architecture
         The same but for its `vocab_size`.
-
-    Raises
-    ------
-    ValueError
-        If the parameters do not fit the architecture, or `kept` does not.
     """
     check_parameters(parameters, architecture, head)
     kept = np.asarray(kept)

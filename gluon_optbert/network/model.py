@@ -205,7 +205,8 @@ def build(
     ctx: mx.Context | None = None,
     **changes: Any,
 ) -> OptBERTModel:
-    """A hybridized network with the parameters of the caller, or with random ones.
+    """A hybridized network with the parameters of the caller, or with random ones; ValueError if they do not
+    fit the architecture.
 
     Parameters
     ----------
@@ -219,11 +220,6 @@ def build(
         Where the network lives; the CPU unless given.
     **changes
         Fields of `NetworkSettings` that replace those of `settings`.
-
-    Raises
-    ------
-    ValueError
-        If parameters do not fit the architecture.
     """
     ctx = ctx or mx.cpu()
     settings = dataclasses.replace(settings, **changes)

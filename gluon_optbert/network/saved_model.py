@@ -128,12 +128,8 @@ def write_model(
 
 
 def read_model(directory: Path) -> SavedModel:
-    """Read a model directory.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If it is incomplete, was changed, or its parts do not fit each other.
+    """Read a model directory; FileNotFoundError or ValueError if it is incomplete, was changed, or its parts
+    do not fit each other.
     """
     directory = Path(directory)
     manifest = check_manifest(directory, form=FORMAT, version=VERSION)

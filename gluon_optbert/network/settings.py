@@ -65,11 +65,7 @@ def prepare_bfloat16() -> None:
 
     MXNet keeps the code and the memory of a product for every shape that it has seen. In bfloat16 that is
     much, and slow to obtain; so the number of shapes is bounded, unless the environment says otherwise.
-
-    Raises
-    ------
-    ValueError
-        If this processor is known to lack AVX-512; oneDNN has no bfloat16 without it.
+    ValueError if this processor is known to lack AVX-512; oneDNN has no bfloat16 without it.
     """
     flags = cpu_flags()
     if flags and 'avx512bw' not in flags:

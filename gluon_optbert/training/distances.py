@@ -180,12 +180,8 @@ class RelationDivergence:
 
 
 def check_pairs(sentences: int, accumulate: int) -> None:
-    """Refuse passes of one sentence, which has no other to be compared with; ValueError.
-
-    Parameters
-    ----------
-    sentences : int
-        Of a batch, over all workers.
+    """Refuse passes of one sentence of a batch of so many, over all workers, for it has no other to be
+    compared with; ValueError.
     """
     if sentences // accumulate < 2:
         raise ValueError(

@@ -30,12 +30,8 @@ GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this
 
 
 def patience() -> float:
-    """Seconds after which a worker that others wait for counts as lost.
-
-    Raises
-    ------
-    ValueError
-        If GLUON_OPTBERT_PATIENCE is set to something else than at least 5.
+    """Seconds after which a worker that others wait for counts as lost; ValueError if GLUON_OPTBERT_PATIENCE
+    is set to something else than at least 5.
     """
     text = os.environ.get(PATIENCE, str(PATIENCE_SECONDS))
     try:

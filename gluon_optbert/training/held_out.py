@@ -91,12 +91,7 @@ def difference(one: Losses, other: Losses, workers: Workers) -> tuple[float, flo
     workers' shares together; of a single instance the error is None.
 
     The difference is taken instance by instance. What makes an instance hard for both networks falls out, so
-    its standard error is far below those of the two losses.
-
-    Raises
-    ------
-    ValueError
-        If they are losses on other instances.
+    its standard error is far below those of the two losses. ValueError if they are of other instances.
     """
     if not np.array_equal(one.tokens, other.tokens):
         raise ValueError('these losses were measured on different instances')

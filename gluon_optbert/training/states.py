@@ -72,12 +72,8 @@ class States:
                 shutil.rmtree(self._path(old))
 
     def load(self, step: int, optimizer: Optimizer) -> Progress:
-        """Restore the checkpoint of a step; its progress.
-
-        Raises
-        ------
-        ValueError, FileNotFoundError
-            If it is damaged, or of another network.
+        """Restore the checkpoint of a step; its progress. ValueError or FileNotFoundError if it is damaged,
+        or of another network.
         """
         check_manifest(self._path(step), form=STATE_FORMAT, version=STATE_VERSION)
         return self._restore(step, optimizer)
