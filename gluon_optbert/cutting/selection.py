@@ -20,14 +20,7 @@ from ..runs.mxnet_arrays import is_finite
 
 
 def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
-    """The bytes of an ``alphas.npz``.
-
-    Parameters
-    ----------
-    alphas : mapping of width key to np.ndarray, shape (width,)
-    h_gate : str
-        Where alpha_h stands, one of `H_GATES`.
-    """
+    """The bytes of an ``alphas.npz``; alpha_h stands at `h_gate`, one of `H_GATES`."""
     return packed_arrays({ALPHA_H[h_gate] if key == 'h' else key: alpha for key, alpha in alphas.items()})
 
 
@@ -39,13 +32,8 @@ def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def read_alphas(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """The gate vectors of an ``alphas.npz`` by width key, and where alpha_h stands.
-
-    Raises
-    ------
-    FileNotFoundError
-    ValueError
-        If the file is no such file.
+    """The gate vectors of an ``alphas.npz`` by width key, and where alpha_h stands; FileNotFoundError, or
+    ValueError if it is no such file.
     """
     alphas = read_npz(path)
     for key, alpha in alphas.items():
@@ -195,12 +183,10 @@ def select_units(
             f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths'
         )
     fewest = bisect.bisect_left(range(len(groups)), True, key=lambda count: cost_after(count) <= target)
-    gone: dict[str, list[np.ndarray]] = {key: [] for key in pruned}
+    stays = {key: np.ones(width, dtype=bool) for key, width in widths.items()}
     for j, units in groups[:fewest]:
-        gone[pruned[j]].append(units)
-    kept = {key: np.arange(width) for key, width in widths.items()}
-    for key, units in gone.items():
-        kept[key] = np.delete(kept[key], np.concatenate(units)) if units else kept[key]
+        stays[pruned[j]][units] = False
+    kept = {key: np.flatnonzero(units) for key, units in stays.items()}
     return Selection(kept, cost_after(fewest), float(target))
 
 
@@ -248,9 +234,7 @@ def _removal_order(
 
 def truncate(alphas: Alphas, selection: Selection) -> dict[str, np.ndarray]:
     """Alpha with every unit that is not selected at exactly zero."""
-    truncated = {}
+    truncated = {key: np.zeros_like(alpha) for key, alpha in alphas.items()}
     for key, alpha in alphas.items():
-        alive = np.zeros(len(alpha), dtype=bool)
-        alive[selection.kept[key]] = True
-        truncated[key] = np.where(alive, alpha, np.zeros_like(alpha))
+        truncated[key][selection.kept[key]] = alpha[selection.kept[key]]
     return truncated

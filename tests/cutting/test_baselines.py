@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.tiny import network, random_parameters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ COST = ParameterCost()
 
 
 @given(share=st.floats(0.3, 0.99))
+@examples(30)
 def test_uniform_widths_differ_from_one_factor_by_rounding_only(share):
     architecture = network((4, 8, 8, 64), (4, 8, 8, 64), h=32)
     target = share * COST.cost(architecture)
@@ -142,6 +144,7 @@ def test_scores_are_mean_squares_for_their_price():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.data())
+@examples(50)
 def test_exchanges_never_cost_more_and_leave_as_many(seed, width, data):
     gradients = np.random.RandomState(seed).normal(size=(5, width))
     count = data.draw(st.integers(1, width))
@@ -161,6 +164,7 @@ def test_two_units_that_always_go_against_each_other_go_together():
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.data())
+@examples(50)
 def test_ranks_put_the_kept_first_and_change_no_score(values, data):
     scores = np.array(values)
     kept = data.draw(st.lists(st.integers(0, len(scores) - 1), unique=True, max_size=len(scores)))

@@ -33,12 +33,12 @@ from gluon_optbert.text.tokenizer import vocabulary_of
 LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
 
 
-def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
-    if selection is not None:  # a layer without filters has no block, and no LayerNorm of one
-        emptied = {key: 0 for key, kept in selection.kept.items() if key[0] == 'f' and not len(kept)}
-        architecture = architecture.with_widths(emptied)
+def gated_outputs(architecture, parameters, alphas, inputs, selection, *, hybrid=True, **settings):
+    # a layer without filters has no block, and no LayerNorm of one
+    emptied = {key: 0 for key, kept in selection.kept.items() if key[0] == 'f' and not len(kept)}
+    architecture = architecture.with_widths(emptied)
     left = {name: parameters[name] for name in network_shapes(architecture)}
-    model = build(architecture, left, gated=True, trainable=trainable)
+    model = build(architecture, left, gated=True, **settings)
     model.hybridize(hybrid)
     model.gates.set({key: alphas[key] for key in model.gates.parameters})
     return outputs_of(model, inputs)
@@ -52,40 +52,26 @@ def without(outputs, selection):
     }
 
 
-def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs, **options):
-    """Returns the smaller parameters and architecture."""
-    gated = gated_outputs(
-        architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options
+@given(
+    NETWORKS, LETTERS, LETTERS | st.just(''), st.sampled_from(H_GATES), SEEDS, st.booleans(), st.booleans()
+)
+@examples(40)
+def test_gated_network_with_zeros_equals_shrunk_network(
+    architecture, gated, cut, h_gate, seed, trainable, hybrid
+):
+    """Where nothing is cut, it equals the folded one; the h gate of Table 5 takes no units away."""
+    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
+    alphas = random_alphas(architecture, seed + 1, letters=gated)
+    letters = cut if h_gate == 'stream' else cut.replace('h', '')
+    selection = random_selection(architecture, seed + 2, letters=letters)
+    settings = {'h_gate': h_gate, 'trainable': trainable, 'hybrid': hybrid}
+    wanted = gated_outputs(
+        architecture, parameters, truncate(alphas, selection), inputs, selection, **settings
     )
-    smaller, left = shrink(parameters, architecture, alphas, selection)
+    smaller, left = shrink(parameters, architecture, alphas, selection, h_gate=h_gate)
     assert {name: value.shape for name, value in smaller.items()} == network_shapes(left)
-    shrunk = outputs_of(build(left, smaller), inputs)
-    assert relative_difference(shrunk, without(gated, selection)) <= TOLERANCE
-    return smaller, left
-
-
-@given(NETWORKS, LETTERS, SEEDS)
-@examples(25)
-def test_gated_network_equals_folded_network(architecture, letters, seed):
-    parameters, alphas = (
-        random_parameters(architecture, seed),
-        random_alphas(architecture, seed + 1, letters=letters),
-    )
-    inputs = random_inputs(architecture, seed=seed)
-    gated = gated_outputs(architecture, parameters, alphas, inputs)
-    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
-    assert relative_difference(folded, gated) <= TOLERANCE
-
-
-@given(NETWORKS, SEEDS, st.booleans())
-@examples(25)
-def test_network_gated_as_in_table_5_equals_the_folded_one(architecture, seed, trainable):
-    parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1)
-    inputs = random_inputs(architecture, seed=seed)
-    model = build(architecture, parameters, gated=True, h_gate='table5', trainable=trainable)
-    model.gates.set({key: alphas[key] for key in model.gates.parameters})
-    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas, h_gate='table5')), inputs)
-    assert relative_difference(folded, outputs_of(model, inputs)) <= TOLERANCE
+    found = outputs_of(build(left, smaller), inputs)
+    assert relative_difference(found, without(wanted, selection)) <= TOLERANCE
 
 
 def test_folding_as_in_table_5_scales_columns_and_rows_of_the_blocks_and_nothing_else():
@@ -107,54 +93,18 @@ def test_folding_as_in_table_5_scales_columns_and_rows_of_the_blocks_and_nothing
         assert np.allclose(ratios[name], np.broadcast_to(gate, ratios[name].shape), rtol=1e-5)
 
 
-@given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
-@examples(60)
-def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):
-    parameters = random_parameters(architecture, seed)
-    alphas = random_alphas(architecture, seed + 1, letters=letters)
-    selection = random_selection(architecture, seed + 2, letters=letters)
-    assert_gated_equals_shrunk(
-        architecture,
-        parameters,
-        alphas,
-        selection,
-        random_inputs(architecture, seed=seed),
-        trainable=trainable,
-        hybrid=hybrid,
-    )
-
-
 @pytest.mark.parametrize('trainable', [True, False])
 def test_layer_left_without_filters_loses_its_block(trainable):
     architecture = network((2, 3, 4, 8), (1, 2, 2, 5))
-    selection = random_selection(architecture, 3)
+    parameters, alphas = random_parameters(architecture), random_alphas(architecture)
+    selection, inputs = random_selection(architecture, 3), random_inputs(architecture)
     selection.kept['f0'] = np.zeros(0, dtype=int)
-    smaller, left = assert_gated_equals_shrunk(
-        architecture,
-        random_parameters(architecture),
-        random_alphas(architecture),
-        selection,
-        random_inputs(architecture),
-        trainable=trainable,
-    )
+    smaller, left = shrink(parameters, architecture, alphas, selection)
     assert left.layers[0].f == 0 and not any('cells.0.ffn' in name for name in smaller)
-
-
-@pytest.mark.parametrize(
-    'start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised']
-)
-def test_gated_equals_shrunk_round_after_round(start):
-    architecture, parameters = start, random_parameters(start)
-    for number in range(3):
-        selection = random_selection(architecture, number)
-        parameters, architecture = assert_gated_equals_shrunk(
-            architecture,
-            parameters,
-            random_alphas(architecture, number),
-            selection,
-            random_inputs(architecture, seed=number),
-        )
-    assert architecture != start
+    zeros = truncate(alphas, selection)
+    gated = gated_outputs(architecture, parameters, zeros, inputs, selection, trainable=trainable)
+    found = outputs_of(build(left, smaller), inputs)
+    assert relative_difference(found, without(gated, selection)) <= TOLERANCE
 
 
 @given(NETWORKS, SEEDS)
@@ -199,26 +149,20 @@ def test_queries_take_up_the_scale_that_lost_keys_leave():
     np.testing.assert_array_equal(left[name.format('key')], parameters[name.format('key')][2:3])
 
 
-@given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
-@examples(12)
+@given(NETWORKS, LETTERS, SEEDS, st.integers(1, 3))
+@examples(6)
 def test_gated_network_equals_the_export_after_several_rounds(
     tmp_path_factory, architecture, letters, seed, rounds
 ):
-    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
+    left, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
     for number in range(rounds):
-        before, selection = architecture, random_selection(architecture, seed + number, letters=letters)
-        gated = gated_outputs(
-            architecture,
-            parameters,
-            truncate(random_alphas(architecture, seed, letters=letters), selection),
-            inputs,
-            selection=selection,
-        )
-        parameters, architecture = shrink(
-            parameters, before, random_alphas(before, seed, letters=letters), selection
-        )
+        before, parameters = architecture, left
+        alphas = random_alphas(before, seed, letters=letters)
+        selection = random_selection(before, seed + number, letters=letters)
+        left, architecture = shrink(parameters, before, alphas, selection)
+    gated = gated_outputs(before, parameters, truncate(alphas, selection), inputs, selection)
     place = tmp_path_factory.mktemp('export') / 'deploy'
-    export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
+    export(SavedModel(architecture, left, vocabulary_of(TOKENS[:11])), place, head='pretraining')
     exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
     assert relative_difference(exported, without(gated, selection)) <= TOLERANCE
 
@@ -291,6 +235,7 @@ HEADS = (Head(), Head('regression'), Head('classification', ('no', 'yes')), Head
 
 
 @given(NETWORKS, SEEDS, st.sampled_from(HEADS), st.data())
+@examples(30)
 def test_rows_of_tokens_that_stay_are_kept_and_all_else_is_as_it_was(architecture, seed, head, data):
     kept = np.array(data.draw(st.lists(st.integers(0, architecture.vocab_size - 1), min_size=1, unique=True)))
     parameters = random_parameters(architecture, seed, head)
