@@ -179,24 +179,11 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Factors of the parts of the loss.
+    """Factors of the parts of the loss, which `Taught` explains, and of the `labels`: of MLM and NSP, or of
+    the loss of a task.
 
     Parameters
     ----------
-    labels : float
-        Of MLM and of NSP, or of the loss of a task.
-    scores : float
-        Of the divergence of the scores over the vocabulary, or over the answers of a task.
-    states : float
-        Of the squared difference of the states after every layer.
-    last : float
-        Of the squared difference of the states after the last layer alone.
-    embeddings : float
-        Of the squared difference between the similarities of sentences; see `similarity_difference`.
-    cosines : float
-        Of the cosine distance between the two embeddings of a sentence; see `cosine_distance`.
-    relations : float
-        Of the divergence of the last layer's relations; see `RelationDivergence`.
     temperature : float
         What scores are divided by before the softmax.
     """
@@ -241,7 +228,8 @@ class Taught(Objective):
 
     In this order, each if it has a weight, for else it is not computed:
 
-    - ``scores``: the divergence of the student's scores from the teacher's;
+    - ``scores``: the divergence of the student's scores from the teacher's, over the vocabulary or over the
+      answers of a task;
     - ``states``: the mean squared difference at the units that the student has, over the variance of the
       teacher's states there, summed over the teacher's layers; the variances are measured on the first batch
       of the phase;

@@ -194,24 +194,13 @@ class Optimizer:
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
         self._compression = compression
 
-    def gradients(self) -> list[mx.nd.NDArray]:
-        """The gradients, in the order of the parameters."""
-        return [parameter.grad() for parameter in self.parameters.values()]
-
     def update(self, learning_rate: float, *, step: int) -> float:
-        """Average the gradients over the workers, clip them, and take one step.
+        """Average the gradients over the workers, clip them, and take one step; the 2-norm of the averaged
+        gradient before clipping.
 
-        Returns
-        -------
-        float
-            The 2-norm of the averaged gradient before clipping.
-
-        Raises
-        ------
-        TrainingDiverged
-            If it is not finite, whatever the loss is scaled by; parameters are as they were.
+        TrainingDiverged if it is not finite, whatever the loss is scaled by; parameters are as they were.
         """
-        gradients = self.gradients()
+        gradients = [parameter.grad() for parameter in self.parameters.values()]
         self._workers.average(gradients, name='gradient', compression=self._compression)
         norm = math.sqrt(sum_of_squares(gradients))
         # to the last bit the same on any processor
@@ -268,11 +257,7 @@ class Optimizer:
 
     def restore(self, arrays: Mapping[str, np.ndarray], updates: int, counters: Sequence[float] = ()) -> None:
         """The inverse of `state` and `counters`; `updates` is the number of steps, the skipped ones included.
-
-        Raises
-        ------
-        ValueError
-            If an array is missing or has another shape.
+        ValueError if an array is missing or has another shape.
         """
         optimizer, updater = self._trainer._optimizer, self._trainer._updaters[0]
         if self.scale is not None and len(counters):
