@@ -29,35 +29,27 @@ TOLERANCE = 1e-5
 EXACT = {'dropout': 0.0}
 
 
-def _words(arguments, workers, by):
-    return [str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)]
+def _words(arguments, by='--gloo'):
+    return [by, '-np', '2', sys.executable, '-W', 'ignore', *map(str, arguments)]
 
 
-def run_workers(*arguments):
-    """What `tools/run_workers.py` does with two workers."""
-    words = _words(arguments, 2, '--gloo')
-    words[:1] = [sys.executable, 'tools/run_workers.py']
-    return subprocess.run(
-        words, cwd=str(ROOT), env=environment(), timeout=180, capture_output=True, text=True
-    )
-
-
-def horovodrun(*arguments, workers=2, timeout=180, by='--gloo', **more):
+def horovodrun(*arguments, by='--gloo', starter=(str(HOROVODRUN),)):
+    """A finished job of two workers, which `tools/run_workers.py` may start as well."""
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
     return subprocess.run(
-        _words(arguments, workers, by),
+        [*starter, *_words(arguments, by)],
         cwd=str(ROOT),
-        env=environment(**root, **more),
-        timeout=timeout,
+        env=environment(**root),
+        timeout=300,
         capture_output=True,
         text=True,
     )
 
 
-def interrupted_job(*arguments, at, workers=2):
-    """The lines of standard error of a job that gets SIGINT once it has said `at`."""
+def interrupted_job(*arguments, at):
+    """The lines of standard error of a job of two workers that gets SIGINT once it has said `at`."""
     job = subprocess.Popen(
-        _words(arguments, workers, '--gloo'),
+        [str(HOROVODRUN), *_words(arguments)],
         cwd=str(ROOT),
         env=environment(),
         stdout=subprocess.DEVNULL,
