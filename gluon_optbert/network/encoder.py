@@ -169,11 +169,6 @@ class OptFeedForward(HybridBlock):
         return self.layer_norm(outputs + stream, in_stream)
 
 
-def _values(F, gate: Gate | None, units: int) -> Tensor | None:
-    """The values of a gate, shape (units,); None without a gate."""
-    return None if gate is None else gate(F.ones(shape=(units,)))
-
-
 def _head_gates(F, alpha: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The factors of the queries and of the head outputs, shapes (a * k,) and (a * v,).
 
@@ -228,7 +223,7 @@ class OptBERTEncoderCell(HybridBlock):
                     self.gates[letter] = gate
 
     def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):
-        alpha = {letter: _values(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
+        alpha = {letter: gate.factors(F) for letter, gate in self.gates.items()}
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
         in_stream, in_block = self._settings.places(alpha_h)
         read = gated_by(F, stream, in_block, column, self._h)
@@ -305,7 +300,7 @@ class OptBERTEncoder(BERTEncoder):
 
     def stream_gate(self, F) -> Tensor | None:
         """The values of alpha_h, shape (h,), or None; a pass takes them once and hands them on."""
-        return _values(F, self.gate_h, self.architecture.h)
+        return None if self.gate_h is None else self.gate_h.factors(F)
 
     def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None):
         settings, layers = self._settings, self.architecture.layers
@@ -333,16 +328,8 @@ class OptBERTEncoder(BERTEncoder):
         return (outputs if self.gives_list else outputs[0], attentions, *relations)
 
     def embed(self, inputs: mx.nd.NDArray) -> mx.nd.NDArray:
-        """The input of the first layer of a network without gates, outside of a pass.
-
-        Parameters
-        ----------
-        inputs : NDArray, shape (length, batch, embedding width)
-            Embedded tokens with their types.
-
-        Returns
-        -------
-        NDArray, shape (length, batch, h)
+        """The input of the first layer of a network without gates, shape (length, batch, h), outside of a
+        pass; from embedded tokens with their types, shape (length, batch, embedding width).
         """
         steps = mx.nd.arange(inputs.shape[0], ctx=inputs.context)
         return self._embedded(mx.nd, inputs, steps, self.position_weight.data(inputs.context), None, None)

@@ -35,6 +35,10 @@ class Gate(HybridBlock):
     def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:
         return vector * alpha
 
+    def factors(self, F) -> Tensor:
+        """What a pass multiplies the units by, shape (units,)."""
+        return self(F.ones(shape=(self._units,)))
+
     @classmethod
     def value(cls, alpha: np.ndarray) -> np.ndarray:
         """The factors of the weights, from a trained alpha."""

@@ -68,14 +68,8 @@ PRETRAINING_FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_la
 def pretraining_losses(
     model: Any, loss: Any, batch: Any, *, rows: slice = slice(None), ctx: mx.Context | None = None
 ) -> Sequence[mx.nd.NDArray]:
-    """The losses of pre-training of a network's outputs for some rows of a batch.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-        With the heads of pre-training.
-    batch, rows, ctx
-        As in `feed_of`.
+    """The losses of pre-training of the outputs of a network, with the heads of pre-training, for some rows
+    of a batch; `batch`, `rows` and `ctx` as in `feed_of`.
     """
     feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=ctx)
     outputs = model(*(feed[name] for name in INPUTS))
@@ -90,16 +84,11 @@ def pass_times(
     *,
     repeats: int = 15,
 ) -> dict[str, np.ndarray]:
-    """The milliseconds of every timed forward pass of each block.
+    """The milliseconds of every timed forward pass of each block, by the keys that blocks and feeds share,
+    with the named inputs in their order.
 
     The blocks are timed in turn. A pass that does not count comes before each timed one and fills the caches,
     which hold the weights of the block before; the first one builds the graph.
-
-    Parameters
-    ----------
-    blocks, feeds : mapping of the same keys
-    names : sequence of str
-        The inputs' names in their order.
     """
     inputs = {key: list(feed_of(feed, names).values()) for key, feed in feeds.items()}
     times: dict[str, list[float]] = {key: [] for key in blocks}
@@ -136,12 +125,8 @@ def build_open(saved: SavedModel, ctx: mx.Context | None = None) -> OptBERTModel
 
 @contextlib.contextmanager
 def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[dict[str, mx.nd.NDArray]]:
-    """The first input and the first output of some blocks at their last pass.
-
-    Yields
-    ------
-    dict of str to NDArray
-        Filled by every pass: ``<name>.input`` and ``<name>.output``.
+    """The first input and the first output of some blocks, in a dict that every pass fills: ``<name>.input``
+    and ``<name>.output``.
     """
     values: dict[str, mx.nd.NDArray] = {}
 

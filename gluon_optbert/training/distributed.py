@@ -203,12 +203,8 @@ class Workers:
             ).asnumpy()
 
     def gather(self, array: mx.nd.NDArray, *, name: str) -> mx.nd.NDArray:
-        """The rows of every worker, in the order of the ranks; no gradient passes.
-
-        Parameters
-        ----------
-        array : NDArray, shape (rows, ...)
-            Of the same shape on every worker.
+        """The rows of every worker, in the order of the ranks; no gradient passes. The array, of shape (rows,
+        ...), has the same shape on every worker.
         """
         if self.size == 1:
             return array.detach()

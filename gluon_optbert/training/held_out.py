@@ -40,16 +40,8 @@ class Losses:
 def losses_of(
     model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
 ) -> Losses:
-    """Held-out losses and accuracies.
-
-    Parameters
-    ----------
-    shards : Shards
-        Of the held-out split.
-    batch_size : int
-        Instances at a time, over all workers.
-    limit : int, optional
-        The most instances to look at.
+    """Losses and accuracies on the held-out split, with so many instances at a time over all workers, on at
+    most `limit`.
     """
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)

@@ -29,12 +29,8 @@ _TIMED = 4  # steps at least, before others are planned
 
 
 class Reporter:
-    """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The file; without it records are shown and not written.
+    """Metrics of a run: one record a line in a file, ``metrics.jsonl``, if there is to be one, and on the
+    terminal of rank 0.
     """
 
     def __init__(self, path: Path | None, workers: Workers):
@@ -174,13 +170,8 @@ def backward(
 
 
 def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> Iterator[int]:
-    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing
-    is trained.
-
-    Yields
-    ------
-    int
-        The number of the batch, ``phase.steps`` times.
+    """Leave the gradients of one batch after the other in some parameters, averaged over the workers, for
+    ``phase.steps`` batches, whose numbers are yielded; nothing is trained.
     """
     collect_gradients(objective.model, parameters, phase)
     with contextlib.closing(objective.batches(phase, phase.first_batch)) as batches:
@@ -194,15 +185,8 @@ def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], p
 
 
 class _Meter:
-    """The losses and the speed since the last metrics record.
-
-    Parameters
-    ----------
-    parts : int
-        Parts of the loss.
-    unlogged : sequence of float
-        What a checkpoint kept: the sums of the parts over all workers, and the steps in them; empty at the
-        beginning of a phase.
+    """The losses and the speed since the last metrics record; of a phase that is gone on with, after what its
+    checkpoint kept, which `gather` gives.
     """
 
     def __init__(self, parts: int, unlogged: Sequence[float], workers: Workers):
@@ -244,7 +228,9 @@ class _Meter:
         self._began += time.perf_counter() - paused
 
     def gather(self) -> list[float]:
-        """Numbers that a checkpoint keeps; from here on rank 0 has the sums of all workers, as if resumed."""
+        """The sums of the parts over all workers, and the steps in them, for a checkpoint; from here on rank
+        0 has these sums, as if resumed.
+        """
         self._sums = np.array(self._workers.sum(self._sums, name='losses')) * self._workers.first
         return [*self._sums, self._steps]
 
@@ -334,14 +320,8 @@ def steps_within(
     """The steps of a phase that fit into some time, less what is spent here, and the seconds of one.
 
     Steps are taken at a rate of zero on the first batches of the phase, for a 25th of the time, and one
-    evaluation. The first step of every shape makes its graph and is not counted.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-        Neither can be trained with afterwards: the moments have changed.
-    phase : Phase
-        With any number of steps.
+    evaluation. The first step of every shape makes its graph and is not counted. The optimizer cannot be
+    trained with afterwards, for its moments have changed.
     """
     workers, began = objective.workers, time.monotonic()
 
