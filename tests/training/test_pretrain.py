@@ -85,14 +85,15 @@ def test_without_pairs_the_heads_of_next_sentence_prediction_are_left_as_they_ar
         assert same == (table[name].part in ('pooler', 'nsp')) or not value.any(), name
     assert not on.progress.untrained and on.progress.held_out.nsp_loss is None
     assert not any(name.startswith('nsp') for record in records(tmp_path / 'on') for name in record)
-    measured = pretrain(recipe_for(shards, tmp_path / 'new'))
+    measured = pretrain(recipe_for(shards, tmp_path / 'new', steps=1))
     assert measured.untrained == ('pooler', 'nsp') and measured.held_out.nsp_accuracy is None
-    again = pretrain(recipe_for(shards, tmp_path / 'more', model=str(tmp_path / 'new')))
+    again = pretrain(recipe_for(shards, tmp_path / 'more', model=str(tmp_path / 'new'), steps=1))
     assert again.untrained == ('pooler', 'nsp')
     with pytest.raises(ValueError, match='shards without pairs do not train its pooler and NSP head'):
         pretrain(recipe_for(shards, tmp_path / 'heads', model=str(tmp_path / 'new'), train='heads'))
     with_pairs = write_shards(tmp_path / 'pairs')
-    assert pretrain(recipe_for(with_pairs, tmp_path / 'all', model=str(tmp_path / 'new'))).untrained is None
+    whole = recipe_for(with_pairs, tmp_path / 'all', model=str(tmp_path / 'new'), steps=1)
+    assert pretrain(whole).untrained is None
 
 
 def test_a_network_of_one_token_type_is_trained_without_pairs_alone(tmp_path):
@@ -100,7 +101,8 @@ def test_a_network_of_one_token_type_is_trained_without_pairs_alone(tmp_path):
     shards = {pairs: write_shards(tmp_path / f'shards{pairs}', pairs=pairs) for pairs in (True, False)}
     with pytest.raises(ValueError, match='one token type; make shards with --next-sentence false'):
         pretrain(recipe_for(shards[True], tmp_path / 'model', architecture=one.to_json()))
-    assert pretrain(recipe_for(shards[False], tmp_path / 'model', architecture=one.to_json())).step == 6
+    recipe = recipe_for(shards[False], tmp_path / 'model', architecture=one.to_json(), steps=1)
+    assert pretrain(recipe).step == 1
 
 
 @pytest.fixture
@@ -119,13 +121,13 @@ def begun(monkeypatch):
 def test_training_goes_on_after_the_steps_and_the_batches_of_earlier_phases(
     pretrained, finished, tmp_path, begun
 ):
-    measured = pretrained('second', model=str(finished[0]), steps=4)
-    assert (measured.step, measured.earlier_steps) == (4, 6)
-    assert pretrained('third', model=str(tmp_path / 'second'), steps=2).earlier_steps == 10
+    measured = pretrained('second', model=str(finished[0]), steps=1)
+    assert (measured.step, measured.earlier_steps) == (1, 6)
+    assert pretrained('third', model=str(tmp_path / 'second'), steps=1).earlier_steps == 7
     start = write_saved_model(tmp_path / 'start', progress={'head_steps': 5, 'earlier_steps': 9})
-    pretrained('fourth', model=str(start), steps=2)
-    pretrained('fifth', model=str(tmp_path / 'fourth'), steps=2)
-    assert begun == [6, 10, 14, 16]
+    pretrained('fourth', model=str(start), steps=1)
+    pretrained('fifth', model=str(tmp_path / 'fourth'), steps=1)
+    assert begun == [6, 7, 14, 15]
 
 
 def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tmp_path):
@@ -141,13 +143,13 @@ def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, par
     """After a recovery of 1,000 steps, of which the tenth was kept."""
     progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': list(parts)}
     start = write_saved_model(tmp_path / 'start', progress=progress)
-    measured = pretrained(model=str(start), train='heads')
+    measured = pretrained(model=str(start), train='heads', steps=3)
     before, after = read_model(start).parameters, read_model(tmp_path / 'model')
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
     assert after.progress == measured and measured.untrained is None
-    assert (measured.head_steps, measured.trained_steps) == (6, 60)  # these are no steps of pre-training
+    assert (measured.head_steps, measured.trained_steps) == (3, 60)  # these are no steps of pre-training
 
 
 def test_run_may_start_from_a_model_directory(pretrained, tmp_path):
