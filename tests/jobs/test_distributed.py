@@ -37,6 +37,8 @@ from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.distributed import PATIENCE_SECONDS
 from gluon_optbert.training.pretrain import pretrain
 
+pytestmark = needs_horovod
+
 SEVERAL = """
 import json, sys
 import mxnet as mx
@@ -111,7 +113,6 @@ def run_several(shards, start, place, compressed, **more):
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_workers_pre_train_as_one(bases):
     one, two = bases['one'], bases['two']
     assert_close_records(records(one / 'model'), records(two / 'model'))
@@ -119,7 +120,6 @@ def test_workers_pre_train_as_one(bases):
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases):
     two = bases['two']
     result, wanted = (read_model(place) for place in (two.parent / 'compressed', two / 'model'))
@@ -130,7 +130,6 @@ def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases):
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_workers_prune_as_one(bases):
     one, two = bases['one'], bases['two']
     assert_close_records(records(one / 'run'), records(two / 'run'))
@@ -150,7 +149,6 @@ def test_workers_prune_as_one(bases):
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_two_workers_repair_and_learn_from_a_teacher_as_one(bases):
     # Sums run in another order. A bias is the difference of two larger numbers, so outputs are compared; Adam
     # makes of a small gradient, and of its rounding, a step of full length.
@@ -181,7 +179,6 @@ def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_bad_input_ends_both_workers_with_one_line_and_status_2(shards_directory, tmp_path):
     words = [ROOT / 'pretrain' / 'run_prune.py', '--shards', shards_directory]
     words += ['--model', tmp_path / 'none', '--output', tmp_path / 'run']
@@ -195,7 +192,6 @@ STOP = 'os.kill(os.getpid(), signal.SIGSTOP)'
 
 
 @pytest.mark.slow
-@needs_horovod
 @pytest.mark.parametrize(
     'rank, what, said',
     [
@@ -230,7 +226,6 @@ def test_lost_worker_ends_the_job_which_names_it_and_one_goes_on_to_the_same_end
 
 
 @pytest.mark.slow
-@needs_horovod
 def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory, tmp_path):
     """Ctrl-C reaches horovodrun alone, for its workers are in sessions of their own.
 
@@ -249,7 +244,6 @@ def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory
     assert '--resume' in said[0] and len(list(states.iterdir())) == 1
 
 
-@needs_horovod
 def test_no_flag_of_a_command_is_ambiguous_to_horovodrun():
     """It reads the flags behind the program, too, and refuses one that begins several of its own."""
     own = set(
