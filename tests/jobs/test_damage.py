@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.commands import call
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import write_glue
 from helpers.pretrained import recipe_for, values_for
@@ -25,6 +26,7 @@ from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION
 pytestmark = pytest.mark.slow
 
 SIZE = 400_000  # bytes of the small disk; a checkpoint of the tiny network takes 35,000
+STEPS = 16  # two epochs
 
 
 @pytest.fixture
@@ -56,16 +58,16 @@ def fill_up(disk, *, left):
 
 @pytest.fixture(scope='module')
 def finished(shards_directory, tmp_path_factory):
-    """An uninterrupted run over three epochs."""
+    """An uninterrupted run."""
     output = tmp_path_factory.mktemp('whole') / 'model'
-    pretrain(recipe_for(shards_directory, output, steps=24))
+    pretrain(recipe_for(shards_directory, output, steps=STEPS))
     return output
 
 
-def command(tmp_path, shards, output, *flags, **more):
-    """The real command with a recipe of 24 steps: what it said, and its status."""
-    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards, output, steps=24, **more)))
-    return run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', *flags)
+def command(tmp_path, shards, output, *flags):
+    """The command with a recipe of STEPS steps: what it said, and its status."""
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards, output, steps=STEPS)))
+    return call(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', *flags)
 
 
 def assert_fails_for(done, *reasons):
@@ -80,7 +82,7 @@ def assert_same_end(output, finished):
     assert records(output) == records(finished)
 
 
-@pytest.mark.parametrize('left', [2_000, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
+@pytest.mark.parametrize('left', [8_192, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
 def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
     finished, shards_directory, disk, tmp_path, left
 ):
@@ -104,21 +106,21 @@ def pruned_for_its_task(model_directory, tmp_path_factory):
     finetune_glue(finetuning_recipe(model_directory, write_glue(base / 'glue'), base))
     words = ['--model', base / 'run' / 'seed-1', '--data', base / 'glue', '--steps', 4, '--alpha-steps', 3]
     words += ['--batch-size', 8, '--reconstruct', '--checkpoint-every', 2, '--log-every', 1]
-    words = ['-W', 'ignore', ROOT / 'finetune' / 'run_prune.py', *words, '--timing', 'false', '--output']
-    assert run(*words, base / 'whole').returncode == 0
+    words = [ROOT / 'finetune' / 'run_prune.py', *words, '--timing', 'false', '--output']
+    assert call(*words, base / 'whole').returncode == 0
     return base / 'whole', words
 
 
-@pytest.mark.parametrize('left', [2_000, 60_000], ids=lambda left: f'{left // 1000} kB left')
+@pytest.mark.parametrize('left', [8_192, 60_000], ids=lambda left: f'{left // 1000} kB left')
 def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(
     pruned_for_its_task, disk, left
 ):
     whole, words = pruned_for_its_task
     filler = fill_up(disk, left=left)
-    assert_fails_for(run(*words, disk / 'run'), 'No space left on device', 'will need about')
+    assert_fails_for(call(*words, disk / 'run'), 'No space left on device', 'will need about')
     filler.unlink()
     resume = ['--resume'] if (disk / 'run').exists() else []
-    done = run(*words, disk / 'run', *resume)
+    done = call(*words, disk / 'run', *resume)
     assert done.returncode == 0, done.stderr
     assert results(disk / 'run') == results(whole)
 
@@ -131,6 +133,14 @@ def test_export_onto_a_full_disk_leaves_nothing(disk, left):
     assert os.listdir(disk) == ['filler']
     filler.unlink()
     export(saved_model(), disk / 'deploy')
+
+
+def test_disk_without_room_for_a_lock_ends_a_process_in_one_line(shards_directory, disk, tmp_path):
+    fill_up(disk, left=2_000)
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards_directory, disk / 'model')))
+    done = run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml')
+    assert_fails_for(done, 'No space left on device', 'will need about')
+    assert not (disk / 'model').exists()
 
 
 def test_read_only_output_is_one_line(shards_directory, disk, tmp_path):
@@ -164,11 +174,11 @@ def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
     whole = (shards / 'train-00001.npz').read_bytes()
     acting(monkeypatch, lambda: damage(shards / 'train-00001.npz'), at=5)
     with pytest.raises((ValueError, FileNotFoundError), match=f'train-00001.npz.*{said}'):
-        pretrain(recipe_for(shards, tmp_path / 'model', steps=24))
+        pretrain(recipe_for(shards, tmp_path / 'model', steps=STEPS))
     monkeypatch.undo()
     assert list((tmp_path / 'model.training' / 'states').glob('step-*'))
     (shards / 'train-00001.npz').write_bytes(whole)
-    pretrain(recipe_for(shards, tmp_path / 'model', steps=24, resume=True))
+    pretrain(recipe_for(shards, tmp_path / 'model', steps=STEPS, resume=True))
     assert_same_end(tmp_path / 'model', finished)
 
 
@@ -190,7 +200,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_clock_that_is_set_back_changes_nothing(finished, shards_directory, tmp_path):
     (tmp_path / 'recipe.yaml').write_text(
-        yaml.safe_dump(values_for(shards_directory, tmp_path / 'model', steps=24))
+        yaml.safe_dump(values_for(shards_directory, tmp_path / 'model', steps=STEPS))
     )
     done = run('-W', 'ignore', '-c', SET_BACK, tmp_path / 'recipe.yaml')
     assert done.returncode == 0, done.stderr
