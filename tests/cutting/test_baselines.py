@@ -29,23 +29,17 @@ COST = ParameterCost()
 
 @given(share=st.floats(0.3, 0.99))
 @examples(30)
-def test_uniform_widths_differ_from_one_factor_by_rounding_only(share):
+def test_uniform_widths_keep_their_best_units_and_differ_from_one_factor_by_rounding_only(share):
     architecture = network((4, 8, 8, 64), (4, 8, 8, 64), h=32)
-    target = share * COST.cost(architecture)
-    selection = select_uniform(random_scores(architecture, 1), architecture, COST, target, prune='hakvf')
+    target, scores = share * COST.cost(architecture), random_scores(architecture, 1)
+    selection = select_uniform(scores, architecture, COST, target, prune='hakvf')
     assert selection.cost == COST.cost(selection.architecture(architecture)) <= target
-    factors = [
-        (len(selection.kept[key]) / width, (len(selection.kept[key]) + 1) / width)
-        for key, width in architecture.widths().items()
-    ]
+    factors = []
+    for key, width in architecture.widths().items():
+        kept = selection.kept[key]
+        assert list(kept) == sorted(np.argsort(-scores[key])[: len(kept)])
+        factors.append((len(kept) / width, (len(kept) + 1) / width))
     assert max(low for low, _ in factors) <= min(high for _, high in factors) + 1e-9
-
-
-def test_uniform_keeps_the_best_units_of_each_width():
-    scores = {key: np.arange(width, dtype=float) for key, width in network().widths().items()}
-    selection = select_uniform(scores, network(), COST, 0.5 * COST.cost(network()), prune='hakvf')
-    for key, kept in selection.kept.items():
-        assert list(kept) == list(range(len(scores[key]) - len(kept), len(scores[key])))
 
 
 def test_bert_base_to_66_million_keeps_six_layers():
