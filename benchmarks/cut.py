@@ -28,8 +28,8 @@ from gluon_optbert.architecture.parameters import LETTERS, network_shapes
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
-from gluon_optbert.pruning.algorithm import LEAST_TEXT
 from gluon_optbert.pruning.repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
+from gluon_optbert.pruning.run import LEAST_TEXT
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.progress import Progress

@@ -34,9 +34,10 @@ from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
 from ..training.recipe import lacking
-from .algorithm import MODEL, STAGES, prune
+from .algorithm import prune
 from .objectives import PretrainingObjective, read_start
 from .recipe import PruneRecipe, unreachable
+from .run import MODEL, STAGES
 
 LOG = logging.getLogger(__name__)
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')

@@ -28,7 +28,7 @@ from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import feed_of, squared_errors
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
-from gluon_optbert.pruning import algorithm
+from gluon_optbert.pruning import algorithm, run
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.repairs import reconstruct, rotated
@@ -182,14 +182,14 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
 def test_run_that_ends_behind_every_stage_resumes_to_the_same_bits(
     pruned, repaired_run, tmp_path, monkeypatch
 ):
-    write = algorithm.write_model
+    write = run.write_model
 
     def dies_afterwards(directory, *args, **more):
         write(directory, *args, **more)
         if directory.name in FOLDERS:
             raise Interrupted
 
-    monkeypatch.setattr(algorithm, 'write_model', dies_afterwards)
+    monkeypatch.setattr(run, 'write_model', dies_afterwards)
     for folder in FOLDERS:
         with pytest.raises(Interrupted):
             pruned(resume=True, **REPAIRS)
@@ -280,7 +280,7 @@ def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model
         start = dataclasses.replace(read_model(model_directory), progress=Progress())  # nothing read before
         objective = PretrainingObjective(recipe, start, Workers())
         steps = 8 // (size // 32)
-        read[size] = algorithm.Run(objective, None, 0, (steps, steps), None).text(3000, 2)
+        read[size] = run.Run(objective, 2, None, (steps, steps), None).text(3000)
         assert all(len(batch.input_ids) == 32 for batch in read[size])
         assert sum(batch.token_total for batch in read[size][:-1]) < 3000
     assert [batch.index for batch in read[32]] == [16 + i for i in range(len(read[32]))]

@@ -27,7 +27,7 @@ from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.pruning import algorithm
+from gluon_optbert.pruning import recovery
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.sentence_objective import SentenceObjective, read_sentence_data
 from gluon_optbert.pruning.task_objectives import TaskObjective, prune_task
@@ -189,12 +189,12 @@ def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(
     plan = json.loads((timed.output / 'round-1' / 'plan.json').read_text())
     assert plan['minutes'] == 0.02 and 1 <= plan['steps'] <= max(1, 1.2 / plan['seconds_a_step'])
     assert losses_of(timed.output)[-1]['step'] == plan['steps']
-    monkeypatch.setattr(algorithm, 'steps_within', lambda *_: (plan['steps'], plan['seconds_a_step']))
+    monkeypatch.setattr(recovery, 'steps_within', lambda *_: (plan['steps'], plan['seconds_a_step']))
     interrupted_at(monkeypatch, plan['steps'], 'recovery')
     with pytest.raises(Interrupted):
         prune_task(timed.replace(output=tmp_path / 'again'))
     monkeypatch.undo()
-    monkeypatch.setattr(algorithm, 'steps_within', None)  # it is planned once
+    monkeypatch.setattr(recovery, 'steps_within', None)  # it is planned once
     prune_task(timed.replace(output=tmp_path / 'again', resume=True))
     assert results(tmp_path / 'again') == results(timed.output)
     stated = timed.replace(output=tmp_path / 'steps', minutes=None, steps=plan['steps'])
