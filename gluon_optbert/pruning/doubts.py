@@ -17,11 +17,6 @@ def doubts(objective: PruningObjective) -> list[str]:
 
     What is asked about is the target, by a uniform cut to it, the width of embeddings, how far gates can
     move, the network that comes in, and the number of held-out instances.
-
-    Parameters
-    ----------
-    objective : PruningObjective
-        Checked, before the first step.
     """
     found = (
         *(_of_target(objective), _of_width(objective), _of_gates(objective)),

@@ -15,9 +15,9 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, batch_of, steps_per_epoch, token_batches, training_batches
 from ..text.trimming import TRIM
-from ..training.distillation import OF_LAST_STATE, check_teacher
+from ..training.distillation import OF_LAST_STATE, Match, Weights, check_teacher
 from ..training.objective import Objective, Phase
-from .objectives import EMBEDDED, PruningObjective, embed, fitting_teacher, trimmed_start, untrimmed
+from .objectives import EMBEDDED, PruningObjective, embed, fitting_teacher, with_whole
 from .recipe import BATCH_TOKENS, TaskPruneRecipe
 from .trimming import record_of, trim_to_text
 
@@ -59,13 +59,13 @@ class FeaturesObjective(PruningObjective):
     @staticmethod
     def _trimmed(saved: SavedModel, recipe: TaskPruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
         """The network as the run begins with it, and what is said of its vocabulary."""
-        saved = untrimmed(saved)
+        saved = with_whole(saved, None)
         if not recipe.trim:
             return saved, {}
         trimmed = trim_to_text(saved, recipe.trim, count=recipe.trim_count)
         settings = {'model': str(recipe.model), 'text': list(map(str, recipe.trim))}
         record = record_of(trimmed, {**settings, 'count': recipe.trim_count}, recipe.model)
-        return trimmed_start(saved, trimmed.model.vocabulary), {TRIM: record.to_bytes()}
+        return with_whole(trimmed.model, len(saved.vocabulary)), {TRIM: record.to_bytes()}
 
     def _read_teacher(self, max_length: int, *, pairs: bool) -> SavedModel | None:
         """The network that is learnt from; ValueError if it cannot teach, or cannot read the data."""
@@ -85,9 +85,20 @@ class FeaturesObjective(PruningObjective):
         return self.build(saved, trainable=False, **settings)
 
     def round_steps(self) -> tuple[int, int]:
-        gates, steps, phase = self.recipe.gate_steps(), self.recipe.steps, self.recipe.phase('', 0)
-        epoch = steps_per_epoch(self.train, phase.batch_size, phase.batch_tokens)
-        return gates, epoch if steps is None else steps
+        steps, phase = self.recipe.steps, self.recipe.phase('', 0)
+        if steps is None:
+            steps = steps_per_epoch(self.train, phase.batch_size, phase.batch_tokens)
+        return self.recipe.gate_steps(), steps
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        return self._taught(model, phase, match, self.recipe.teaching().for_gates)
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        return self._taught(model, phase, match, self.recipe.teaching())
+
+    def _taught(self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights) -> Objective:
+        """The losses of the teacher's parts, and perhaps of the labels."""
+        raise NotImplementedError
 
     def batches(self, phase: Phase, start: int | None = None) -> Generator[TaskBatch, None, None]:
         return training_batches(
@@ -103,11 +114,8 @@ class FeaturesObjective(PruningObjective):
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features, of the first ones."""
-        return self._embeddings(self._fixed(saved, **OF_LAST_STATE), self.heldout, most=EMBEDDED)
-
-    @staticmethod
-    def _embeddings(model: OptBERTModel, features: Features, most: int | None = None) -> np.ndarray:
-        return embed(model, token_batches(features, BATCH_TOKENS, most=most or len(features)))
+        batches = token_batches(self.heldout, BATCH_TOKENS, most=EMBEDDED)
+        return embed(self._fixed(saved, **OF_LAST_STATE), batches)
 
     def sample_inputs(self, count: int) -> dict[str, np.ndarray]:
         batch = batch_of(self.heldout, np.arange(min(count, len(self.heldout))))

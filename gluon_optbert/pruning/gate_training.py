@@ -123,16 +123,12 @@ class Settling:
 
 
 class GateTraining(Objective):
-    """The training of alpha by equation (2): the loss of a network, and a penalty on alpha.
+    """The training of alpha by equation (2): the loss of a network with gates, and a penalty on alpha.
 
     Parameters
     ----------
-    inner : Objective
-        Of a model with gates; only they are trained.
-    settling : Settling, optional
-        When training may stop; without it, after the steps that it was told.
-    select : callable
-        With `settling`: the scores of the units → the selection at the round's target.
+    settling, select : optional
+        As of `train_gates`.
 
     Attributes
     ----------
@@ -155,8 +151,7 @@ class GateTraining(Objective):
         self.losses, self.weights = inner.losses, inner.weights
         self.batches, self.loss_sums, self.totals = inner.batches, inner.loss_sums, inner.totals
         self._penalty, self._settling, self._select = penalty, settling, select
-        # the units that checks of the window kept
-        self._kept: list[tuple[int, Mapping[str, np.ndarray]]] = []
+        self._kept: list[tuple[int, Mapping[str, np.ndarray]]] = []  # the units, by checks of the window
         self.step, self.settled = 0, False
         self.overlaps: list[tuple[int, float]] = []
 
@@ -259,16 +254,12 @@ def train_alphas(
 
     Parameters
     ----------
-    saved : SavedModel
-        Without gates.
     objective_of : callable
         The network with gates, and the phase → what they are trained on, without the penalty.
-    cost : CostModel
-        What beta is derived from.
     network : mapping
         Fields of `NetworkSettings` that the objective needs.
-    reporter, workers, states, settling, select
-        As in `train_gates`.
+    **others
+        As of `train_gates`.
     """
     penalty = PENALTIES[settings.penalty]
     check_precision(settings.precision, workers.context())

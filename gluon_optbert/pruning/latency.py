@@ -67,13 +67,8 @@ def measure(architectures: Sequence[Architecture], batch: int, length: int, *, r
 def time_rounds(
     architectures: Sequence[Architecture], length: int, cost: LatencyCost | None = None
 ) -> dict[str, Any]:
-    """Times of the networks of a run on this machine, over so many tokens a sequence.
-
-    Returns
-    -------
-    dict
-        ``threads``, and ``milliseconds`` by shape (``8x128``): a list, one for each network. The shape of the
-        cost is timed as well.
+    """Times of the networks of a run on this machine, over so many tokens a sequence: ``threads``, and
+    ``milliseconds`` by shape (``8x128``), one for each network. The shape of the cost is timed as well.
     """
     length = min([length, *(architecture.max_length for architecture in architectures)])
     shapes = dict.fromkeys((batch, length) for batch in TIMED_BATCHES)
@@ -88,19 +83,8 @@ def time_rounds(
 def check_predictions(
     cost: LatencyCost, architectures: Sequence[Architecture], times: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, float]]:
-    """Times of the first and the last network of a run, by the model and on this machine.
-
-    Parameters
-    ----------
-    architectures : sequence of Architecture
-        Of all rounds.
-    times : mapping, optional
-        What `time_rounds` gave of them with this cost; measured here unless given.
-
-    Returns
-    -------
-    dict of name to dict
-        ``predicted_ms`` and ``measured_ms`` of each, at the model's batch and length.
+    """Times of the first and the last network of a run, ``predicted_ms`` by the model and ``measured_ms`` on
+    this machine, at the model's batch and length; `times` are those of `time_rounds`, or it is measured here.
     """
     ends = architectures[0], architectures[-1]
     if times is None:
@@ -136,32 +120,27 @@ def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
         If there is something at the output.
     """
     with new_output(recipe.output):
-        result = _calibrated(recipe)
+        generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
+        architectures = [
+            random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
+        ]
+        times = measure(architectures, *shape, repeats=recipe.repeats)
+        half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), *shape)
+        held_out = zip(architectures[1::2], times[1::2])
+        errors = np.array([abs(half.cost(architecture) - time) / time for architecture, time in held_out])
+        result = {
+            'batch': recipe.batch,
+            'length': recipe.length,
+            'coefficients': fit_coefficients(architectures, times),
+            'relative_error': {
+                'median': float(np.median(errors)),
+                'largest': float(errors.max()),
+                'networks': len(errors),
+            },
+            'measured': [
+                {'architecture': architecture.to_dict(), 'milliseconds': float(time)}
+                for architecture, time in zip(architectures, times)
+            ],
+        }
         write_json(recipe.output, result)
     return result
-
-
-def _calibrated(recipe: LatencyRecipe) -> dict[str, Any]:
-    """Fit to networks, its errors and the measurements."""
-    generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
-    architectures = [
-        random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
-    ]
-    times = measure(architectures, *shape, repeats=recipe.repeats)
-    half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), *shape)
-    errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
-    measured = [
-        {'architecture': architecture.to_dict(), 'milliseconds': float(time)}
-        for architecture, time in zip(architectures, times)
-    ]
-    return {
-        'batch': recipe.batch,
-        'length': recipe.length,
-        'coefficients': fit_coefficients(architectures, times),
-        'relative_error': {
-            'median': float(np.median(errors)),
-            'largest': float(errors.max()),
-            'networks': len(errors),
-        },
-        'measured': measured,
-    }

@@ -86,11 +86,6 @@ def relative(scores: Alphas, letters: str) -> Alphas:
     LayerNorm takes a common factor of the stream back, and the gates of a head multiply those of its values:
     a common factor of such gates changes the network little, and the penalty shrinks them together. Their
     level then says nothing about them beside other widths; their differences do.
-
-    Parameters
-    ----------
-    letters : str
-        Of those widths.
     """
     values = {key: np.abs(score) for key, score in scores.items()}
     for key, value in values.items():
@@ -116,12 +111,8 @@ def _gradients(
 
 
 def gate_gradients(cut: Cut) -> dict[str, np.ndarray]:
-    """The gradients of the labels' loss towards the gates, of one batch after the other.
-
-    Returns
-    -------
-    dict of width key to np.ndarray, shape (batches, width)
-        As many batches as the phase of the cut has steps.
+    """The gradients of the labels' loss towards the gates, of one batch of the cut's phase after the other,
+    by width key, each of shape (batches, width).
     """
 
     def gates(model: OptBERTModel) -> Mapping[str, gluon.Parameter]:
@@ -136,12 +127,8 @@ def gate_gradients(cut: Cut) -> dict[str, np.ndarray]:
 
 def fisher(cut: Cut, measured: Mapping[str, np.ndarray]) -> Alphas:
     """Scores of the units by squared gradients towards the gates: `fisher_scores`, given to the units that
-    `rearranged` keeps at the target of the round; `measured` are the `gate_gradients`.
-
-    Returns
-    -------
-    dict of width key to np.ndarray, shape (width,)
-        Ones for widths that are not pruned.
+    `rearranged` keeps at the target of the round; `measured` are the `gate_gradients`. Widths that are not
+    pruned have ones.
     """
     architecture = cut.model.architecture
     scores = {key: np.ones(width) for key, width in architecture.widths().items()}
@@ -157,12 +144,7 @@ def head_importance(cut: Cut) -> Alphas:
 
     The expected magnitude of the loss's derivative towards a head's output gate, over the batches of a phase,
     normalised within each layer as there. A head's output is linear in its values, so the derivative is the
-    inner product of the value weights with their gradients.
-
-    Returns
-    -------
-    dict of width key to np.ndarray, shape (width,)
-        Of the heads of layer i under ``ai``, with a 2-norm of one; ones for every other width.
+    inner product of the value weights with their gradients. Widths other than those of heads have ones.
     """
     architecture = cut.model.architecture
     projections = value_projections(architecture)

@@ -30,7 +30,6 @@ from ..runs.progress import HeldOut, Measured
 from ..runs.recipe import to_dict
 from ..text.batches import Batch, check_memory, evaluation_batches, frequency_loss, stream
 from ..text.shards import Shards
-from ..text.tokenizer import Vocabulary
 from ..training.distances import check_pairs, directions_of
 from ..training.distillation import (
     OF_LAST_STATE,
@@ -288,7 +287,7 @@ class PretrainingObjective(PruningObjective):
     @staticmethod
     def read(recipe: PruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
         shards = Shards.open(recipe.shards)
-        start = untrimmed(read_start(recipe.model))
+        start = with_whole(read_start(recipe.model), None)
         if recipe.decided(start).need_heads:
             check_heads(start, shards, recipe.model)
         if recipe.trim:
@@ -298,7 +297,7 @@ class PretrainingObjective(PruningObjective):
                     f'trim: {recipe.shards} has the whole vocabulary of {recipe.model}, and nothing is left '
                     'to trim; make shards with a smaller vocabulary, or leave trim out'
                 )
-            start = trimmed_start(start, vocabulary)
+            start = with_whole(trim(start, vocabulary), len(start.vocabulary))
         return start, {}
 
     def round_steps(self) -> tuple[int, int]:
@@ -409,15 +408,11 @@ def check_heads(start: SavedModel, shards: Shards, source: object) -> None:
         )
 
 
-def untrimmed(saved: SavedModel) -> SavedModel:
-    """A network whose own vocabulary counts as whole, though an earlier run may have trimmed it."""
-    return dataclasses.replace(saved, progress=saved.progress.updated(whole_vocabulary=None))
-
-
-def trimmed_start(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
-    """A network with some of its tokens that remembers how many it had; ValueError as `trim`."""
-    progress = saved.progress.updated(whole_vocabulary=len(saved.vocabulary))
-    return dataclasses.replace(trim(saved, vocabulary), progress=progress)
+def with_whole(saved: SavedModel, tokens: int | None) -> SavedModel:
+    """A network that remembers how many tokens it had before it was trimmed; with None its own vocabulary
+    counts as whole, though an earlier run may have trimmed it.
+    """
+    return dataclasses.replace(saved, progress=saved.progress.updated(whole_vocabulary=tokens))
 
 
 def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
@@ -426,18 +421,8 @@ def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
 
 
 def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
-    """The embeddings of some instances, as the network pools them before any dense layer, scaled to length 1.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-        Built with `OF_LAST_STATE`.
-    batches : iterable of Batch or TaskBatch
-
-    Returns
-    -------
-    np.ndarray of float32, shape (instances, h)
-        In the order of their rows.
+    """The embeddings of some instances, as the network pools them before any dense layer, scaled to length 1:
+    float32 of shape (instances, h), in the order of their rows. The model was built with `OF_LAST_STATE`.
     """
     rows: list[np.ndarray] = []
     values: list[np.ndarray] = []
@@ -460,22 +445,13 @@ def pair_similarity(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray) -> dict[str, float]:
-    """Similarity of the embeddings of two networks.
+    """Similarity of the embeddings of two networks, of length 1 and shape (instances, h), where `units` are
+    the hidden units of the first that the second has.
 
-    Parameters
-    ----------
-    before, after : np.ndarray, shape (instances, h)
-        Of length 1; h may differ.
-    units : np.ndarray of int
-        The hidden units of the first that the second has.
-
-    Returns
-    -------
-    dict
-        ``cosine``: the mean cosine between the two embeddings of a sentence, on the units that both have.
-        ``pair_similarity``: as the function of that name. ``query_similarity``, where no unit went: the same
-        between the first network's cosines and those of the second one's embeddings with the first one's, as
-        in an index that was made with the first.
+    ``cosine`` is the mean cosine between the two embeddings of a sentence, on the units that both have.
+    ``pair_similarity`` is as the function of that name. ``query_similarity``, where no unit went, is the same
+    between the first network's cosines and those of the second one's embeddings with the first one's, as in
+    an index that was made with the first.
     """
     cut = before[:, units]
     cosines = (cut * after).sum(axis=1) / np.maximum(np.linalg.norm(cut, axis=1), 1e-12)

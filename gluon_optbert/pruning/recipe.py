@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pydantic
@@ -73,6 +73,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
         'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
         'machine': WeightRecipe.GROUPS['machine'],
     }
+    SETTLE: ClassVar[tuple[Any, ...]] = ('auto',)  # alpha_steps with which gate training may stop early
 
     optimizer: str = option('optimizer of the weights', 'adamw', choices=OF_WEIGHTS)
     model: Path = option('model directory to prune')
@@ -222,27 +223,22 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             )
         if (self.objective == 'latency') != (self.latency_model is not None):
             problems.append('the objective latency and latency_model go together')
-        if self.alpha_steps == 'auto' and not self.trains_gates:
-            problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
-        problems += self._never_settles()
-        if self.gate_teacher and not self.trains_gates:
-            problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
-        if self.unweighted and not self.trains_gates:
+        of_gates = {'alpha_steps auto': self.alpha_steps == 'auto', 'gate_teacher': self.gate_teacher}
+        of_gates['unweighted'] = self.unweighted
+        problems += [
+            f'{name} is about trained gates, found the method {self.method}'
+            for name, stated in of_gates.items()
+            if stated and not self.trains_gates
+        ]
+        settling = self.settling()
+        if settling is not None and settling.first > self.alpha_limit:
             problems.append(
-                f'unweighted is about the penalty on trained gates, found the method {self.method}'
+                f'alpha_steps auto can stop after step {settling.first} at the earliest, by '
+                f'alpha_learning_rate {self.alpha_learning_rate:g} and alpha_window {self.alpha_window}, and '
+                f'alpha_limit is {self.alpha_limit}; raise alpha_limit or alpha_learning_rate, or give '
+                'alpha_steps a number'
             )
         return problems
-
-    def _never_settles(self) -> list[str]:
-        """Reason why gate training cannot stop early though it may: a line, or none."""
-        settling = self.settling()
-        if settling is None or settling.first <= self.alpha_limit:
-            return []
-        return [
-            f'alpha_steps auto can stop after step {settling.first} at the earliest, by alpha_learning_rate '
-            f'{self.alpha_learning_rate:g} and alpha_window {self.alpha_window}, and alpha_limit is '
-            f'{self.alpha_limit}; raise alpha_limit or alpha_learning_rate, or give alpha_steps a number'
-        ]
 
     @property
     def freezes_words(self) -> bool:
@@ -260,11 +256,6 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     def recovers(self) -> bool:
         """Whether the network is trained after a cut."""
         return True
-
-    @property
-    def holds_out_of_training_data(self) -> bool:
-        """Whether the limit of held-out instances decides which are left to train on."""
-        return False
 
     @property
     def timed(self) -> bool:
@@ -320,7 +311,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
 
     def settling(self) -> Settling | None:
         """When gate training may stop early; None if its steps are fixed."""
-        if self.alpha_steps != 'auto':
+        if not self.trains_gates or self.alpha_steps not in self.SETTLE:
             return None
         return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
 
@@ -416,6 +407,7 @@ class TaskPruneRecipe(
         ),
         'machine': ('timing', *PruningRecipe.GROUPS['machine']),
     }
+    SETTLE = (None, 'auto')
 
     task: str | None = option(
         'task of the model, by name or as a JSON file that describes it; SQuAD-1.1, SQuAD-2.0; or sentences, '
@@ -494,18 +486,13 @@ class TaskPruneRecipe(
             problems.append('the task sentences needs --data')
         if self.task == SENTENCES and self.taught is None:
             problems.append('the task sentences has no labels and needs a teacher')
-        return problems + self._without_effect()
-
-    def _without_effect(self) -> list[str]:
-        """Settings that nothing would read for this task."""
-        if not self.without_labels:
-            return [] if self.batch_tokens is None else ['batch_tokens is about the task sentences']
-        unread = (
-            [] if self.is_default('batch_size') else ['batch_size is not read for sentences, batch_tokens is']
-        )
-        return unread + (
-            ['gate_teacher is about labels and scores, which the task sentences has not'] * self.gate_teacher
-        )
+        if self.task == SENTENCES and not self.is_default('batch_size'):
+            problems.append('batch_size is not read for sentences, batch_tokens is')
+        if self.task == SENTENCES and self.gate_teacher:
+            problems.append('gate_teacher is about labels and scores, which the task sentences has not')
+        if self.task != SENTENCES and self.batch_tokens is not None:
+            problems.append('batch_tokens is about the task sentences')
+        return problems
 
     @pydantic.model_validator(mode='before')
     @classmethod
@@ -529,10 +516,6 @@ class TaskPruneRecipe(
         return self.minutes is not None or self.steps != 0
 
     @property
-    def holds_out_of_training_data(self) -> bool:
-        return self.task == SENTENCES
-
-    @property
     def timed(self) -> bool:
         return self.timing
 
@@ -548,24 +531,18 @@ class TaskPruneRecipe(
         else:
             super().check_workers(workers)
 
-    def settling(self) -> Settling | None:
-        if not self.trains_gates or self.alpha_steps not in (None, 'auto'):
-            return None
-        return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
-
     def gate_steps(self) -> int:
         """Steps of gate training in a round, or the most of them; or the batches that units are ranked on."""
-        if self.alpha_steps not in (None, 'auto'):
+        if self.alpha_steps not in self.SETTLE:
             return int(self.alpha_steps)
-        return self.alpha_limit if METHODS[self.method].scores is None else BATCHES
+        return self.alpha_limit if self.trains_gates else BATCHES
 
 
 def unreachable(
     recipe: PruningRecipe, architecture: Architecture, whole: Architecture | None = None
 ) -> str | None:
-    """Why a run cannot come down to the share that it is to leave of a network; None if it can.
-
-    The share is one of `whole`, if that differs from the network that is cut.
+    """Why a run cannot come down to the share that it is to leave of a network, or of `whole`, if that is
+    not the network that is cut; None if it can.
     """
     cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
     least = {
@@ -580,20 +557,15 @@ def unreachable(
     reachable, wanted = cost.cost(smallest) / cost.cost(whole or architecture), recipe.shares()[-1]
     if reachable <= wanted:
         return None
-    how, left, remedy = {
-        'layers': ('dropping layers', 'with one layer left', 'take another method'),
-        'blocks': ('dropping intermediate blocks', 'without any', 'take another method'),
-    }.get(
-        recipe.method,
-        (
-            f'pruning {recipe.prune}',
-            f'with one unit of each width{" but f" if empty else ""} left',
-            'prune more widths',
-        ),
-    )
+    by_units = f'pruning {recipe.prune}: with one unit of each width{" but f" if empty else ""} left'
+    of_whole = {
+        'layers': 'dropping layers: with one layer left',
+        'blocks': 'dropping intermediate blocks: without any',
+    }
+    remedy = 'take another method' if recipe.method in of_whole else 'prune more widths'
     return (
-        f'target {wanted:.4g} cannot be reached by {how}: {left}, {reachable:.3f} of the '
-        f'{recipe.objective} remain; ask for more, or {remedy}'
+        f'target {wanted:.4g} cannot be reached by {of_whole.get(recipe.method, by_units)}, '
+        f'{reachable:.3f} of the {recipe.objective} remain; ask for more, or {remedy}'
     )
 
 
@@ -603,19 +575,8 @@ def ranking_files(recipe: PruningRecipe) -> tuple[str, ...]:
 
 
 def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
-    """Raise unless a run can take the ranking that its recipe names.
-
-    Parameters
-    ----------
-    recipe : PruningRecipe
-        Its ``ranking`` names a run.
-    start : SavedModel
-        The network that is pruned.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If that run pruned another network, ranked its units with other settings, or left no ranking.
+    """Raise ValueError or FileNotFoundError if the run whose ranking a recipe takes pruned another network
+    than the one that is pruned now, ranked its units with other settings, or left no ranking.
     """
     source, settings, method = recipe.ranking, recipe.ranking / RECIPE, METHODS[recipe.method]
     missing = [name for name in (SCORES, *ranking_files(recipe)) if not (source / 'round-1' / name).is_file()]
@@ -629,7 +590,7 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     free = {*_AFTER}
     if not recipe.gates_learn:  # recovery alone learns from a teacher
         free |= {*recipe.OF_TEACHER}
-    if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
+    if getattr(recipe, 'task', None) == SENTENCES:  # fewer held-out texts leave more to rank units on
         free -= {'evaluation_limit'}
     if method.measure is not None:
         free |= {*_OF_COST}

@@ -55,14 +55,8 @@ def tokens_wanted(model: SavedModel) -> int:
 
 
 def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) -> dict[str, np.ndarray]:
-    """Second moments of queries, keys and head outputs, as `rotate_heads` wants them.
-
-    Parameters
-    ----------
-    model : SavedModel
-        Without gates.
-    batches : sequence of Batch
-        This worker's share of the text.
+    """Second moments of queries, keys and head outputs on this worker's share of the text, as `rotate_heads`
+    wants them.
     """
     network = build_open(model, workers.context())
     sums: dict[str, np.ndarray] = {}
@@ -110,13 +104,6 @@ class _Repair:
 
     What is kept of every token, in files that are mapped into memory: ``whole`` and ``cut``, the streams of
     the two networks; and what the methods say.
-
-    Parameters
-    ----------
-    selection : Selection
-        The units of `whole` that stayed in `cut`.
-    directory : Path
-        For the files.
     """
 
     def __init__(

@@ -60,13 +60,8 @@ def unclear_below(
     before: Measured | None, after: Measured | None, error: float | None = None
 ) -> float | None:
     """Below which difference two measurements may differ by chance, where they differ by less than that; None
-    where they are equal, or differ by more.
-
-    Parameters
-    ----------
-    error : float, optional
-        The standard error of their difference, where it is known; else they count as measured on different
-        instances.
+    where they are equal, or differ by more. The standard error of their difference may be known; else they
+    count as measured on different instances.
     """
     least = chance(before, after) if error is None else CLEAR * error
     if least is None or after == before or abs(after.value - before.value) >= least:
@@ -142,20 +137,9 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 def gates_record(
     trained: TrainedGates, number: int, selection: Selection, prune: str, halves: Sequence[Alphas] = ()
 ) -> GateRecord:
-    """The record of a round's gates.
-
-    A ranking is certain if gates that were trained on two halves of the data rank the units alike.
-
-    Parameters
-    ----------
-    number : int
-        Of the round.
-    selection : Selection
-        What they decided.
-    prune : str
-        The letters of the widths that may lose units.
-    halves : pair of Alphas, optional
-        The scores of gates that were trained on either half of the data.
+    """The record of a round's gates, the selection that they decided, and the letters of the widths that may
+    lose units. A ranking is certain if gates that were trained on two halves of the data, whose scores are
+    `halves`, rank the units alike.
     """
     names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
     by_letter: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -183,14 +167,8 @@ def gates_record(
 
 
 def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
-    """Rank correlation of two scores of units, by width.
-
-    Returns
-    -------
-    correlation : float or None
-        Spearman's, with the ranks of the magnitudes taken within each width; None if nothing can be ranked.
-    error : float or None
-        Its standard error without any correlation.
+    """Spearman's correlation of two scores of units, with the ranks of the magnitudes taken within each
+    width, and its standard error without any correlation; None if nothing can be ranked.
     """
     product, squares, chance = 0.0, np.zeros(2), 0.0
     for key in keys:
@@ -222,17 +200,9 @@ def readable(
     times: Mapping[str, Any] | None = None,
     latency: Mapping[str, Any] | None = None,
 ) -> str:
-    """The rounds of a run as Markdown.
-
-    Parameters
-    ----------
-    gates : sequence of GateRecord
-    embeddings : sequence of dict
-        Of the rounds that have such records.
-    trimmed : mapping, optional
-        The ``tokens`` and the ``millions`` of parameters before and after the vocabulary was trimmed.
-    times, latency : mapping, optional
-        What `time_rounds` and `check_predictions` gave.
+    """The rounds of a run as Markdown; with the records of embeddings of the rounds that have such, the
+    ``tokens`` and the ``millions`` of parameters before and after the vocabulary was trimmed, and what
+    `time_rounds` and `check_predictions` gave.
     """
     first = next((row.recovered for row in rows if row.recovered is not None), None)
     columns = {f'{_words(first).column} before': 'before', 'after the cut': 'after_cut'}
@@ -273,14 +243,8 @@ def readable(
 def write_report(
     rows: Sequence[Round], recipe: PruningRecipe, cost: CostModel, start: Architecture, whole: Architecture
 ) -> None:
-    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes.
-
-    Parameters
-    ----------
-    cost : CostModel
-        That of the recipe.
-    start, whole : Architecture
-        Of the network that was pruned, and of that before its vocabulary was trimmed.
+    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes; `start` is
+    the network that was pruned, `whole` that before its vocabulary was trimmed.
     """
     output, architectures = recipe.output, [row.architecture for row in rows]
     predicts = cost if isinstance(cost, LatencyCost) else None

@@ -46,11 +46,6 @@ PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importan
 STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
 
 
-def trial_name(number: int) -> str:
-    """The name of a trial's directory in the output of its search."""
-    return f'trial-{number:04d}'
-
-
 class SearchRecipe(PruneRecipe):
     """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
 
@@ -121,20 +116,20 @@ class SearchRecipe(PruneRecipe):
         return problems
 
     def ranges(self, steps: int) -> dict[str, tuple[float, ...]]:
-        """The smallest and the largest value to try of each setting.
-
-        Parameters
-        ----------
-        steps : int
-            Of gate training in a round, by the recipe.
+        """The smallest and the largest value to try of each setting, with so many steps of gate training in a
+        round by the recipe.
         """
         ranges = {name: tuple(getattr(self, f'{name}_range')) for name in SEARCHED}
         return {**ranges, 'alpha_steps': ranges['alpha_steps'] or (max(1, steps // STEPS), STEPS * steps)}
 
+    def place(self, number: int) -> Path:
+        """The directory of a trial."""
+        return self.output / f'trial-{number:04d}'
+
     def trial(self, number: int, values: dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
         own = {name: getattr(self, name) for name in PruneRecipe.model_fields}
-        directory = self.output / trial_name(number)
+        directory = self.place(number)
         if (directory / RECIPE).is_file():  # it has its network; the search may have been moved since
             values = {**values, 'model': Path(read_yaml(directory / RECIPE)['model'])}
         return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
@@ -142,24 +137,12 @@ class SearchRecipe(PruneRecipe):
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """Result of a search.
+    """Result of a search."""
 
-    Parameters
-    ----------
-    table : str
-        All trials in Markdown, the best first.
-    best : int, optional
-        The number of the best trial; None if none came to an end.
-    directory : str
-        Of the best trial.
-    values : mapping of str to float
-        ``gamma``, ``alpha_learning_rate`` and ``alpha_steps`` of the best trial.
-    """
-
-    table: str
-    best: int | None = None
-    directory: str = ''
-    values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    table: str  # all trials in Markdown, the best first
+    best: int | None = None  # the number of the best trial; None if none came to an end
+    directory: str = ''  # of the best trial
+    values: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of `SEARCHED`, the best trial's
 
 
 class Search:
@@ -193,17 +176,18 @@ class Search:
 
     def lock(self, number: int) -> FileLock:
         """Lock of the process that runs a trial."""
-        return FileLock(self.recipe.output / f'.{trial_name(number)}.lock')
+        place = self.recipe.place(number)
+        return FileLock(place.with_name(f'.{place.name}.lock'))
 
     def is_own(self, trial: Any) -> bool:
         """Whether a trial was run in this output, which may have been moved since."""
-        places = Path(self.lock(trial.number).lock_file), self.recipe.output / trial_name(trial.number)
+        places = Path(self.lock(trial.number).lock_file), self.recipe.place(trial.number)
         return any(place.exists() for place in places)
 
     def directory_of(self, trial: Any) -> str | None:
         """Where a trial's directory is now; that of another output is where it was when it began."""
         if self.is_own(trial):
-            return str((self.recipe.output / trial_name(trial.number)).resolve())
+            return str(self.recipe.place(trial.number).resolve())
         return trial.user_attrs.get('directory')
 
     def _first(self) -> dict[str, Any]:
@@ -246,7 +230,7 @@ class Search:
                     trial.suggest_int(name, *self._ranges[name])
                 else:
                     trial.suggest_float(name, *self._ranges[name], log=True)
-            trial.set_user_attr('directory', str((self.recipe.output / trial_name(trial.number)).resolve()))
+            trial.set_user_attr('directory', str(self.recipe.place(trial.number).resolve()))
             self._trial = trial
             return trial.number, dict(trial.params)
 
@@ -299,7 +283,7 @@ class Search:
             useless = [number for number in own if number != self.study.best_trial.number]
         for number in useless:
             for name in STAGES:
-                for place in (self.recipe.output / trial_name(number)).glob(f'round-*/{name}'):
+                for place in self.recipe.place(number).glob(f'round-*/{name}'):
                     shutil.rmtree(place, ignore_errors=True)
         self._held.release()
 
@@ -350,30 +334,12 @@ class Search:
 
 
 def one_round_of(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) -> dict[str, Any]:
-    """The fields of a recipe that is one round of a ladder of sizes alone.
+    """The fields of a recipe that is one round of a ladder of sizes alone; its target is a share of the cost
+    of the network that the round begins with.
 
-    The rounds before it are run first, with the recipe's own settings, as far as that is not done.
-
-    Parameters
-    ----------
-    recipe : PruneRecipe
-        The whole ladder.
-    number : int
-        Of the round, from 1.
-    ladder : Path
-        The directory for the rounds before it.
-
-    Returns
-    -------
-    dict
-        ``model``, ``target``, ``targets``, ``rounds`` and ``recovery_steps``; and ``trim``, since the rounds
-        before it have trimmed the vocabulary. The target is a share of the cost of the network that the round
-        begins with.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError, FileExistsError, TrainingDiverged, Interrupted
-        From `prune`; or the target of the round is out of reach, or no less than the rounds before it left.
+    The rounds before it are run first, in the directory `ladder`, with the recipe's own settings, as far as
+    that is not done; they also trim the vocabulary. ValueError if the target of the round is out of reach, or
+    no less than the rounds before it left; and the errors of `prune`.
     """
     base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
     if number > 1:

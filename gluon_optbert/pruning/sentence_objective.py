@@ -17,15 +17,15 @@ from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores
 from ..tasks.collection import read_collection
-from ..tasks.features import Features, TaskBatch, fewest_rows, make_reader
+from ..tasks.features import Features, TaskBatch, fewest_rows, make_reader, token_batches
 from ..tasks.metrics import score
 from ..training.distances import check_pairs
 from ..training.distillation import OF_LAST_STATE, Match, Taught, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .features_objective import FeaturesObjective, Scored
-from .objectives import EMBEDDED, EmbeddingProbe, pair_similarity
-from .recipe import SENTENCES, TaskPruneRecipe
+from .objectives import EMBEDDED, EmbeddingProbe, embed, pair_similarity
+from .recipe import BATCH_TOKENS, SENTENCES, TaskPruneRecipe
 
 LOG = logging.getLogger(__name__)
 LONG = 64  # tokens; a text that has more is no sentence
@@ -39,15 +39,9 @@ _SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
 class SentenceMatching(Taught, Scored):
     """The states of a teacher and the embeddings of sentences; there are no labels.
 
-    Parameters
-    ----------
-    model : OptBERTModel
-        Built with `OF_LAST_STATE` and the `Weights.output`.
-    workers : Workers
-    batches, measure : callable
-        As `PruningObjective.batches`; and the embeddings' scores of a model, in percent.
-    **more
-        ``teacher``, ``match``, ``weights`` and ``phase``, as of `Taught.learn`.
+    The model was built with `OF_LAST_STATE` and the `Weights.output`; `batches` is that of
+    `PruningObjective`, `measure` gives the embeddings' scores of a model, in percent, and what is left is of
+    `Taught.learn`.
     """
 
     def __init__(
@@ -112,7 +106,7 @@ class SentenceObjective(FeaturesObjective):
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features."""
-        return self._embeddings(self._fixed(saved, **OF_LAST_STATE), self.heldout)
+        return embeddings_of(self._fixed(saved, **OF_LAST_STATE), self.heldout)
 
     def about_data(self) -> list[str]:
         notes = self._data.cut_notes(self.start.architecture.max_length)
@@ -127,15 +121,7 @@ class SentenceObjective(FeaturesObjective):
         """There are no labels; what counts is how the embeddings change."""
         return EmbeddingProbe(model, self.workers, self.batches)
 
-    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
-        return self._matching(model, phase, match, self.recipe.teaching().for_gates)
-
-    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
-        return self._matching(model, phase, match, self.recipe.teaching())
-
-    def _matching(
-        self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights
-    ) -> SentenceMatching:
+    def _taught(self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights) -> SentenceMatching:
         taught = {'teacher': self._teacher, 'match': match, 'weights': weights, 'phase': phase}
         return SentenceMatching(model, self.workers, self.batches, self._measure, **taught)
 
@@ -145,10 +131,10 @@ class SentenceObjective(FeaturesObjective):
     def _measure(self, model: OptBERTModel) -> TaskScores:
         data, scores = self._data, {}
         for name, (pairs, wanted) in data.pairs.items():
-            one, other = np.split(self._embeddings(model, pairs), 2)
+            one, other = np.split(embeddings_of(model, pairs), 2)
             found = score(['spearman'], (one * other).sum(axis=1), wanted)
             scores.update({f'{name}/{metric}': value for metric, value in found.items()})
-        own = self._embeddings(model, self.heldout)
+        own = embeddings_of(model, self.heldout)
         similar = {
             f'{kind}/pair_similarity': 100 * pair_similarity(self._wanted[rows], own[rows])
             for kind, rows in data.kinds.items()
@@ -162,16 +148,17 @@ class SentenceObjective(FeaturesObjective):
         return TaskScores(scores, next(iter(scores)), self.instances_held_out())
 
 
+def embeddings_of(model: OptBERTModel, features: Features) -> np.ndarray:
+    """Of all, in their order, as of `embed`."""
+    return embed(model, token_batches(features, BATCH_TOKENS, most=len(features)))
+
+
 @dataclasses.dataclass(frozen=True)
 class SentenceData:
     """Texts of a run.
 
     Parameters
     ----------
-    train : Features
-        To learn from.
-    heldout : Features
-        The parts of `kinds`.
     kinds : mapping of str to slice
         Texts of `heldout` that are compared with one another: sentences and long texts, or all.
     pairs : mapping of str to (Features, np.ndarray)

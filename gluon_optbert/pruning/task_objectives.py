@@ -118,14 +118,10 @@ class TaskObjective(FeaturesObjective):
         return TaskTraining(model, self.workers, self._exercise, self._reading)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
-        weights = self.recipe.teaching().for_gates
         if not self.recipe.gate_teacher:
-            return self._taught(model, phase, match, weights)
-        weights = Weights(labels=0.0, scores=0.0, temperature=weights.temperature)
+            return super().gates(model, phase, match)
+        weights = Weights(labels=0.0, scores=0.0, temperature=self.recipe.temperature)
         return self._taught(model, phase, match, weights, self._gate_teacher)
-
-    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
-        return self._taught(model, phase, match, self.recipe.teaching())
 
     def _taught(
         self,

@@ -47,19 +47,11 @@ class TrimRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Trimmed:
-    """A network with a smaller vocabulary.
-
-    Parameters
-    ----------
-    before : Architecture
-        Of the whole network.
-    splits : Splits
-        How the text splits now.
-    """
+    """A network with a smaller vocabulary."""
 
     model: SavedModel
-    before: Architecture
-    splits: Splits
+    before: Architecture  # of the whole network
+    splits: Splits  # how the text splits now
 
 
 def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
@@ -99,16 +91,7 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
 
 
 def trim_to_text(saved: SavedModel, text: Sequence[Path], *, count: int = 1) -> Trimmed:
-    """A network with the tokens that some files and directories of text need.
-
-    Parameters
-    ----------
-    saved : SavedModel
-        As for `trim`.
-    text : sequence of Path
-        See `tasks.texts.read_texts`.
-    count : int
-        Uses that a token needs to stay; see `trimmed_vocabulary`.
+    """A network with the tokens that some files and directories of text use at least so many times.
 
     Raises
     ------
@@ -142,14 +125,8 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
 
 
 def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimRecord:
-    """Record of a trimmed network in ``trim.json``.
-
-    Parameters
-    ----------
-    recipe : mapping
-        With ``model`` and ``text``, at least.
-    model : Path
-        The directory of the whole network.
+    """Record of a trimmed network in ``trim.json``; the recipe has ``model`` and ``text``, at least, and
+    `model` is the directory of the whole network.
     """
     architectures = (trimmed.before, trimmed.model.architecture)
     return TrimRecord(
