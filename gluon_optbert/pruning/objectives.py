@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,6 +269,7 @@ class PretrainingObjective(PruningObjective):
         self._untrained = lacking(start, self._shards['train'])
         self.reports_embeddings = bool(self._untrained) or recipe.without_labels
         self.first_batch = start.progress.next_batch
+        self._known: list[tuple[weakref.ref[SavedModel], Losses]] = []
         self.states_alone = recipe.taught is not None and not weights.need_heads
         self._gate_weights = Weights(labels=0.0, scores=0.0) if recipe.gate_teacher else weights.for_gates
         self.labelled_settings = OF_LAST_STATE if recipe.without_labels else {}
@@ -349,13 +351,17 @@ class PretrainingObjective(PruningObjective):
         return difference(self._losses(one), self._losses(other), self.workers)[1]
 
     def _losses(self, saved: SavedModel) -> Losses:
-        return losses_of(
+        """Of every held-out instance; those of the networks that were measured last are still known."""
+        known = (losses for network, losses in self._known if network() is saved)
+        losses = next(known, None) or losses_of(
             self.build(saved),
             self._shards['heldout'],
             self.workers,
             batch_size=self.recipe.batch_size // self.recipe.accumulate,
             limit=self.recipe.evaluation_limit,
         )
+        self._known = [*self._known[-2:], (weakref.ref(saved), losses)]
+        return losses
 
     def untaught(self) -> str | None:
         loss = self.start.progress.mlm_loss
