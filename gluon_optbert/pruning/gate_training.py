@@ -29,7 +29,7 @@ from ..training.optimization import LossScale, Optimizer, Schedule
 from ..training.pretrain import Pretraining
 from ..training.recipe import open_shards
 from .objectives import check_heads, read_start
-from .penalty import PENALTIES, Penalty
+from .penalty import PENALTIES, L1Penalty
 
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
 CHECKS = 5  # selections compared over a window
@@ -143,7 +143,7 @@ class GateTraining(Objective):
     def __init__(
         self,
         inner: Objective,
-        penalty: Penalty,
+        penalty: L1Penalty,
         settling: Settling | None = None,
         select: Callable[[Alphas], Selection] | None = None,
     ):

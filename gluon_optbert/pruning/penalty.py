@@ -32,6 +32,7 @@ class L1Penalty:
     """
 
     gate: type[Gate] = Gate
+    size = staticmethod(np.abs)  # of every alpha, which the price of its unit is multiplied with
 
     def __init__(self, gamma: float, beta: Mapping[str, float]):
         self.weights: dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
@@ -39,7 +40,7 @@ class L1Penalty:
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at alpha."""
         return float(
-            sum(self.weights[key] * np.abs(alpha).sum(dtype=np.float64) for key, alpha in alphas.items())
+            sum(self.weights[key] * self.size(alpha).sum(dtype=np.float64) for key, alpha in alphas.items())
         )
 
     def add_gradient(self, gates: Gates) -> None:
@@ -95,15 +96,7 @@ class L0Penalty(L1Penalty):
     deterministic value."""
 
     gate = HardConcreteGate
-
-    def value(self, alphas: Mapping[str, np.ndarray]) -> float:
-        """The penalty at log-odds."""
-        return float(
-            sum(
-                self.weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
-                for key, odds in alphas.items()
-            )
-        )
+    size = staticmethod(HardConcreteGate.open_probability)  # at log-odds
 
     def add_gradient(self, gates: Gates) -> None:
         """Add the gradient of the open probabilities."""
@@ -118,5 +111,4 @@ class L0Penalty(L1Penalty):
         return {key: np.exp(odds) for key, odds in trained.items()}
 
 
-Penalty = L1Penalty | ProximalPenalty | L0Penalty
 PENALTIES: dict[str, type[L1Penalty]] = {'l1': L1Penalty, 'proximal': ProximalPenalty, 'l0': L0Penalty}

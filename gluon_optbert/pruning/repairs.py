@@ -21,6 +21,7 @@ mathematics."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import tempfile
@@ -68,12 +69,10 @@ def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) 
             with reading({'attention': attention}) as read:
                 after = cell(stream, masks.get(dims.a))[0]
             outputs = {'contexts': read['attention.output']}
-            for name in ('query', 'key'):
-                weight, bias = (getattr(attention, f'{name}_{kind}').data() for kind in ('weight', 'bias'))
+            for name, one in (('queries', 'query'), ('keys', 'key')):
+                weight, bias = (getattr(attention, f'{one}_{kind}').data() for kind in ('weight', 'bias'))
                 size = {'num_hidden': dims.a * dims.k, 'flatten': False}
-                outputs['queries' if name == 'query' else 'keys'] = mx.nd.FullyConnected(
-                    stream, weight, bias, **size
-                )
+                outputs[name] = mx.nd.FullyConnected(stream, weight, bias, **size)
             for name, output in outputs.items():
                 values = flat(output)[real].astype(np.float64)
                 by_head = values.reshape(len(values), dims.a, -1).transpose(1, 0, 2)
@@ -325,12 +324,10 @@ def reconstruct(
     workers = workers or Workers()
     with tempfile.TemporaryDirectory(prefix='gluon_optbert-') as directory:
         repair = _Repair(whole, cut, selection, batches, Path(directory), workers)
-        count, quiet = len(cut.architecture.layers), not workers.first
-        for j in tracked(range(-1, count), 'layers', count + 1, unit='layer', quiet=quiet):
-            if j < 0:
-                repair.embeddings()
-            else:
-                repair.layer(j)
+        layers = (functools.partial(repair.layer, j) for j in range(len(cut.architecture.layers)))
+        steps = [repair.embeddings, *layers]
+        for step in tracked(steps, 'layers', len(steps), unit='layer', quiet=not workers.first):
+            step()
         if cut.head == PRETRAINING:
             repair.mlm_head()
         # least squares raises the scale of P again
