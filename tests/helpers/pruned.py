@@ -1,15 +1,21 @@
 """Small pruning runs, and what their directories hold."""
 
 import dataclasses
+import itertools
 import json
+import os
+import shutil
+import signal
 
 import numpy as np
 
 from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training import loop
+from gluon_optbert.training.optimization import Optimizer
 from helpers.tiny import Interrupted, contents, records
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
@@ -32,7 +38,6 @@ def values_for(made_of, start, output, **more):
         'log_every': 2,
         'evaluate_every': 0,
         'checkpoint_every': 2,
-        'split_half': True,
         **more,
     }
 
@@ -87,3 +92,23 @@ def interrupted_at(monkeypatch, count, phase=''):
         return step(*args)
 
     monkeypatch.setattr(loop, '_step', stopping)
+
+
+def prune_until_killed(values, moment):
+    """Go on with a run, in a process that is killed before the n-th time that it renames, flushes or removes
+    something or takes a step.
+    """
+    moments = itertools.count(1)
+
+    def counted(action):
+        def act(*args, **kwargs):
+            if next(moments) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return action(*args, **kwargs)
+
+        return act
+
+    files = ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'))
+    for owner, name in (*files, (Optimizer, 'update')):
+        setattr(owner, name, counted(getattr(owner, name)))
+    prune(fill(PruneRecipe, {**values, 'resume': True}))

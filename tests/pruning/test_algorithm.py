@@ -9,23 +9,23 @@ import pytest
 import yaml
 from helpers.processor import needs_bfloat16
 from helpers.pruned import MODEL, alphas_of, recipe_for, records, selection_of, with_more_tokens
-from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_difference, write_saved_model
+from helpers.tiny import ROOT, network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.rounds import Round
-from gluon_optbert.cutting.selection import select_units, truncate
+from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.lineage import lineage_of
 from gluon_optbert.deployment.model_card import CardFacts, model_card
-from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import summary
+from gluon_optbert.pruning.run import Run
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.text.batches import stream
-from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.distributed import Workers
 
 ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
@@ -65,9 +65,7 @@ def test_every_round_is_a_plain_model_directory_at_its_target(pruned_run):
 
 @pytest.mark.parametrize('number', [1, 2])
 def test_every_round_follows_from_its_own_files(pruned_run, number):
-    """alphas.npz decides selection.json, and both decide the shrunk network, bit for bit; the network with
-    its gates, those of units that went at zero, computes the same.
-    """
+    """alphas.npz decides selection.json, and both decide the shrunk network, bit for bit."""
     directory, cost = pruned_run[0] / f'round-{number}', ParameterCost()
     before = read_model(pruned_run[0] / f'round-{number - 1}' / 'model')
     shrunk, alphas = read_model(directory / 'shrunk'), alphas_of(directory)
@@ -77,14 +75,6 @@ def test_every_round_follows_from_its_own_files(pruned_run, number):
     parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
     assert architecture == shrunk.architecture
     assert all(np.array_equal(value, shrunk.parameters[name]) for name, value in parameters.items())
-
-    gated = build(before.architecture, before.parameters, gated=True)
-    gated.gates.set(truncate(alphas, selection))
-    inputs = random_inputs(before.architecture)
-    wanted = outputs_of(gated, inputs)
-    for name in ('encoded', 'pooled'):
-        wanted[name] = wanted[name][..., selection.kept['h']]
-    assert relative_difference(outputs_of(build(architecture, parameters), inputs), wanted) <= 1e-5
 
     story = json.loads((directory / 'selection.json').read_text())
     assert story['round'] == number and story['cost_before'] == cost.cost(before.architecture)
@@ -118,36 +108,30 @@ def test_recorded_rounds_are_written_again_as_they_are():
             assert json.dumps(Round.from_dict(row).to_dict()) == json.dumps(row)
 
 
-@pytest.mark.parametrize('change', [{'architecture': 3}, {'before': 3}, {'recovered': {'mlm_loss': 1.0}}])
-def test_what_is_no_round_is_refused(pruned_run, change):
-    values = {**pruned_run[1][1].to_dict(), **change}
-    for wrong in (values, {'round': 1}):
+def test_what_is_no_round_is_refused(pruned_run):
+    good = pruned_run[1][1].to_dict()
+    for change in ({'architecture': 3}, {'before': 3}, {'recovered': {'mlm_loss': 1.0}}):
         with pytest.raises(ValueError, match='there: '):
-            Round.from_dict(wrong, source='there')
+            Round.from_dict({**good, **change}, source='there')
 
 
-def test_only_the_letters_asked_for_lose_units_and_train_gates(pruned, tmp_path):
-    pruned(prune='fv', rounds=1, target=0.8, split_half=False, recovery_steps=1)
-    before, after = network(), read_model(tmp_path / 'run' / 'round-1' / 'model').architecture
-    assert after.h == before.h and after.layers != before.layers
-    assert all((layer.a, layer.k) == (2, 4) for layer in after.layers)
-    for key, alpha in alphas_of(tmp_path / 'run' / 'round-1').items():
-        assert (alpha == 1).all() == (key[0] not in 'fv')
-
-
-def test_any_architecture_is_pruned(shards_directory, tmp_path):
+@pytest.mark.parametrize('letters', ['hakvf', 'hfv'])
+def test_any_architecture_loses_units_of_the_letters_asked_for_alone(pruned, tmp_path, letters):
     architecture = network((2, 4, 4, 0), (1, 2, 2, 3), (2, 3, 4, 8), e=4)
     start = write_saved_model(tmp_path / 'start', architecture=architecture)
-    more = {'rounds': 1, 'target': 0.7, 'split_half': False}
-    rows = prune(recipe_for(shards_directory, start, tmp_path / 'run', **more))
+    rows = pruned(model=start, rounds=1, target=0.7, recovery_steps=1, prune=letters)
     assert rows[1].parameters <= 0.7 * rows[0].parameters
     left = read_model(tmp_path / 'run' / 'round-1' / 'model').architecture
     assert [layer.f == 0 for layer in left.layers] == [True, False, False] and left.e == 4
+    for key, alpha in alphas_of(tmp_path / 'run' / 'round-1').items():
+        trained = key[0] in letters and len(alpha) > 0
+        assert trained == (alpha != 1).any()
+        assert key[0] in letters or left.widths()[key] == architecture.widths()[key]
 
 
 @needs_bfloat16
 def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(pruned, pruned_run, tmp_path):
-    pruned(precision='bfloat16', targets=[0.8], split_half=False)
+    pruned(precision='bfloat16', targets=[0.8])
     rounded, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
     assert any((alpha != wanted[key]).any() for key, alpha in rounded.items())  # to eight bits on the way
     # three steps of up to 0.05
@@ -176,12 +160,11 @@ def test_trimming_to_the_shards_counts_in_the_target(shards_directory, model_dir
     assert '32 of 36 tokens' in (tmp_path / 'run' / 'pruning.md').read_text()
 
 
-def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, shards_directory, tmp_path):
+def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, pruned, tmp_path):
     """Nor does it report what was measured on more instances."""
-    output, start = tmp_path / 'again', pruned_run[0] / 'round-2' / 'model'
+    output, start = tmp_path / 'run', pruned_run[0] / 'round-2' / 'model'
     assert read_model(start).progress.after_cut is not None
-    more = {'rounds': 1, 'target': 0.9, 'evaluation_limit': 8, 'split_half': False}
-    rows = prune(recipe_for(shards_directory, start, output, **more))
+    rows = pruned(model=start, rounds=1, target=0.9, evaluation_limit=8)
     of_cut = ('before', 'after_cut', 'after_reconstruction', 'kept_step', 'state_difference')
     assert [getattr(rows[0], name) for name in of_cut] == [None] * len(of_cut)
     assert rows[0].recovered == rows[1].before and rows[0].recovered.instances == 8
@@ -194,14 +177,10 @@ def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, sh
     assert '| before the last pruning |' in card
 
 
-def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directory, tmp_path, monkeypatch):
-    start = write_saved_model(tmp_path / 'start', progress={'step': 30, 'earlier_steps': 70})
-    begun = []
-
-    def recorded(shards, *, start, batch_size, **settings):
-        begun.append((start, batch_size))
-        return stream(shards, start=start, batch_size=batch_size, **settings)
-
-    monkeypatch.setattr(pretraining, 'stream', recorded)
-    prune(recipe_for(shards_directory, start, tmp_path / 'run', split_half=False))
-    assert begun == [(100, 8), (103, 8), (107, 8), (110, 8)]  # gates of 3 steps, recovery of 4, twice
+def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directory, tmp_path):
+    start = saved_model(progress={'step': 30, 'earlier_steps': 70})
+    recipe = recipe_for(shards_directory, tmp_path, tmp_path / 'run')
+    objective = PretrainingObjective(recipe, start, Workers())
+    rounds = [Run(objective, number, None, objective.round_steps(), None) for number in (1, 2)]
+    begun = [run.phase(name).first_batch for run in rounds for name in ('gates', 'recovery')]
+    assert begun == [100, 103, 107, 110]  # gates of 3 steps, recovery of 4, twice

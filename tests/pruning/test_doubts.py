@@ -43,7 +43,7 @@ def guessed(shards):
         ({'alpha_steps': 9}, 'by about 0.45 in 9 steps of 0.05'),
         ({'alpha_steps': 10}, None),
         ({'alpha_steps': 9, 'alpha_optimizer': 'sgd'}, None),
-        ({'alpha_steps': 9, 'method': 'fisher', 'split_half': False}, None),
+        ({'alpha_steps': 9, 'method': 'fisher'}, None),
         ({'evaluation_limit': 40}, 'there are 40 held-out instances'),
     ],
 )

@@ -65,7 +65,7 @@ def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method
 
 
 def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(pruned, tmp_path):
-    values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3, split_half=False, recovery_steps=1)
+    values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3, recovery_steps=1)
     pruned(method='uniform-alpha', **values)
     directory = tmp_path / 'run' / 'round-1'
     alphas, kept = alphas_of(directory), selection_of(directory).kept

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers.pruned import recipe_for
 from helpers.tiny import write_saved_model
 
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.training.pretrain import Pretraining
 
 SHORT = {'targets': (0.8,), 'alpha_steps': 1, 'recovery_steps': 6, 'batch_size': 4, 'evaluate_every': 2}
-SHORT.update(split_half=False, warmup=0.0)
+SHORT.update(warmup=0.0)
 
 
 def losses_in_order(monkeypatch, *losses):
@@ -25,15 +23,14 @@ def losses_in_order(monkeypatch, *losses):
 
 
 @pytest.mark.parametrize('keep_best, step, loss', [(True, 4, 0.5), (False, None, 2.0)])
-def test_the_best_measured_step_is_kept(shards_directory, tmp_path, monkeypatch, keep_best, step, loss):
+def test_the_best_measured_step_is_kept(pruned, tmp_path, monkeypatch, keep_best, step, loss):
     """Steps after it do not count."""
-    start, output = write_saved_model(tmp_path / 'start', progress={'step': 100}), tmp_path / 'run'
     losses_in_order(monkeypatch, 1.0, 0.5, 2.0)
-    row = prune(recipe_for(shards_directory, start, output, keep_best=keep_best, **SHORT))[1]
+    row = pruned(keep_best=keep_best, **SHORT)[1]
     assert row.kept_step == step and row.recovered.mlm_loss == loss
-    saved = read_model(output / 'round-1' / 'model')
-    assert saved.progress.trained_steps == 100 + (step or 6)
-    assert ('step 4 of recovery' in (output / 'pruning.md').read_text()) == keep_best
+    saved = read_model(tmp_path / 'run' / 'round-1' / 'model')
+    assert saved.progress.trained_steps == 1000 + (step or 6)
+    assert ('step 4 of recovery' in (tmp_path / 'run' / 'pruning.md').read_text()) == keep_best
 
 
 @pytest.mark.parametrize('keep_best', [True, False])
@@ -49,11 +46,11 @@ def test_a_recovery_that_harms_leaves_what_the_cut_left(pruned, tmp_path, keep_b
         assert row.recovered.mlm_loss > row.after_cut.mlm_loss
 
 
-def test_every_round_says_how_long_its_network_was_trained(shards_directory, tmp_path):
+def test_every_round_says_how_long_its_network_was_trained(pruned, tmp_path):
     progress = {'step': 30, 'earlier_steps': 100, 'head_steps': 5}
     start = write_saved_model(tmp_path / 'start', progress=progress)
-    more = {**SHORT, 'targets': (0.9, 0.8), 'rotate_heads': True, 'keep_best': False}
-    prune(recipe_for(shards_directory, start, tmp_path / 'run', **more))
+    more = {**SHORT, 'targets': (0.9, 0.8), 'recovery_steps': 2, 'rotate_heads': True, 'keep_best': False}
+    pruned(model=start, **more)
     came_out = [read_model(tmp_path / 'run' / f'round-{number}' / 'model').progress for number in range(3)]
-    assert [progress.trained_steps for progress in came_out] == [130, 136, 142]
-    assert [progress.next_batch for progress in came_out] == [135, 141, 147]  # those of the heads were read
+    assert [progress.trained_steps for progress in came_out] == [130, 132, 134]
+    assert [progress.next_batch for progress in came_out] == [135, 137, 139]  # those of the heads were read

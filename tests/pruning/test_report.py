@@ -11,7 +11,6 @@ from helpers.tiny import network
 from gluon_optbert.analysis.sample import network_of
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.report import chance, readable, unclear, unclear_below
 from gluon_optbert.runs.progress import CUT, RECOVERY, HeldOut
 from gluon_optbert.text.shards import Shards
@@ -62,15 +61,10 @@ def test_page_says_what_a_difference_has_to_be(tmp_path):
     assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
 
 
-def test_changes_of_a_round_are_taken_instance_by_instance(
-    shards_directory, model_directory, tmp_path, caplog
-):
+def test_changes_of_a_round_are_taken_instance_by_instance(pruned, shards_directory, tmp_path, caplog):
     """So little training changes the loss by much less than the loss is uncertain, and yet for certain."""
-    recipe = recipe_for(
-        shards_directory, model_directory, tmp_path / 'run', rounds=1, learning_rate=1e-4, method='random'
-    )
     with caplog.at_level(logging.WARNING):
-        prune(recipe)
+        pruned(rounds=1, learning_rate=1e-4, method='random')
     (_, row) = (Round.from_dict(values) for values in json.loads((tmp_path / 'run/rounds.json').read_text()))
     assert unclear_below(row.start, row.recovered) and 'recovery took' not in caplog.text
     assert 'there are 16 held-out instances' in caplog.text  # a doubt, before the run

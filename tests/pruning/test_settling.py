@@ -12,7 +12,6 @@ from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.report import agreement_of, gates_record, readable
@@ -128,16 +127,12 @@ def test_pruning_for_a_task_trains_gates_until_they_settle_unless_it_says_otherw
         fill(TaskPruneRecipe, {**values, **more})
 
 
-def settling_run(model_directory, shards_directory, output, **more):
-    """The recipe of a run whose gates settle before their last step."""
-    values = {'targets': (0.8,), 'alpha_steps': 'auto', 'alpha_limit': 90, 'alpha_window': 5}
-    values.update(alpha_overlap=0.9, alpha_learning_rate=0.1, gamma=0.3, recovery_steps=1, batch_size=4)
-    return recipe_for(shards_directory, model_directory, output, **values, split_half=False, **more)
+# settles before its last step
+AUTO = {'targets': (0.8,), 'alpha_steps': 'auto', 'alpha_limit': 90, 'alpha_window': 5, 'alpha_overlap': 0.9}
+AUTO.update(alpha_learning_rate=0.1, gamma=0.3, recovery_steps=1, batch_size=4)
 
 
-def test_a_run_with_auto_stops_when_the_selection_has_settled(
-    shards_directory, model_directory, tmp_path, monkeypatch
-):
+def test_a_run_with_auto_stops_when_the_selection_has_settled(pruned, tmp_path, monkeypatch):
     """One that is stopped at that step trains no gates afterwards."""
     finished = GateTraining.finished
 
@@ -146,12 +141,12 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(
             os.kill(os.getpid(), signal.SIGTERM)
         return training.settled
 
-    prune(settling_run(model_directory, shards_directory, tmp_path / 'whole'))
+    pruned('whole', **AUTO)
     monkeypatch.setattr(GateTraining, 'finished', stops)
     with pytest.raises(Terminated, match='gates: asked to stop at step'):
-        prune(settling_run(model_directory, shards_directory, tmp_path / 'parts'))
+        pruned('parts', **AUTO)
     monkeypatch.undo()
-    prune(settling_run(model_directory, shards_directory, tmp_path / 'parts', resume=True))
+    pruned('parts', **AUTO, resume=True)
     whole, parts = (contents(tmp_path / name / 'round-1') for name in ('whole', 'parts'))
     for name in ('gates.json', 'alphas.npz', 'model/model.params'):
         assert whole[name] == parts[name]
@@ -162,8 +157,8 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(
 
 
 def test_halves_that_see_other_batches_are_trained_and_leave_nothing_else(pruned, pruned_run, tmp_path):
-    pruned(targets=[0.8], split_half=False)
-    one, other = (output / 'round-1' for output in (pruned_run[0], tmp_path / 'run'))
+    pruned(targets=[0.8], split_half=True)
+    one, other = (output / 'round-1' for output in (tmp_path / 'run', pruned_run[0]))
     record, without = (json.loads((directory / 'gates.json').read_text()) for directory in (one, other))
     correlations = record['split_half']
     assert all(-1 <= correlations[letter] <= 1 for letter in 'hkvf') and correlations['f'] != 1
