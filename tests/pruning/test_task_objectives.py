@@ -13,7 +13,7 @@ from helpers.commands import call
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
 from helpers.jobs import EXACT, horovodrun, needs_horovod
-from helpers.pruned import Interrupted, interrupted_at, results, with_more_tokens
+from helpers.pruned import Interrupted, interrupted_at, results, selection_of, with_more_tokens
 from helpers.tiny import contents, network, random_parameters, saved_model
 from scipy.special import log_softmax
 
@@ -84,19 +84,31 @@ def recipe_for(place, models, name, output, **more):
     return fill(TaskPruneRecipe, {**values, **more})
 
 
-TASKS = ['SST-2', 'STS-B', 'SQuAD', 'sentences']  # one of each head
+TASKS = {'SST-2': 2, 'STS-B': 1, 'SQuAD': 1, 'sentences': 1}  # one of each head, and the rounds of its run
 
 
 @pytest.fixture(scope='module')
 def runs(place, models, tmp_path_factory):
-    """A run of two rounds for every task."""
+    """A run for every task."""
     base = tmp_path_factory.mktemp('runs')
     rows = {}
     with warnings.catch_warnings():
         warnings.simplefilter('error', UserWarning)  # such as MXNet's of an input that nothing reads
-        for task in TASKS:
-            rows[task] = prune_task(recipe_for(place, models, task, base / task))
+        for task, rounds in TASKS.items():
+            rows[task] = prune_task(recipe_for(place, models, task, base / task, rounds=rounds))
     return base, rows
+
+
+@pytest.fixture
+def recipe_of(place, models, tmp_path):
+    """The recipe of a run for a task, with other settings, and another output of this test."""
+    return lambda name, output='run', **more: recipe_for(place, models, name, tmp_path / output, **more)
+
+
+@pytest.fixture
+def pruned_for(recipe_of):
+    """Prunes by such a recipe."""
+    return lambda *args, **more: prune_task(recipe_of(*args, **more))
 
 
 METRICS = ('dev/accuracy', 'dev/spearman', 'dev/f1', 'heldout/pair_similarity')
@@ -107,23 +119,23 @@ def test_every_round_is_a_model_with_the_head_that_came_in(runs, models, task, m
     base, rows = runs[0], runs[1][task]
     start = read_model(models[task])
     whole = FlopsCost(128).cost(start.architecture)
-    for number, share in ((1, 0.75), (2, 0.5)):
+    for number in range(1, len(rows)):
+        share = 1 - 0.5 * number / TASKS[task]
         saved = read_model(base / task / f'round-{number}' / 'model')
         assert saved.head == start.head
         assert FlopsCost(128).cost(saved.architecture) <= share * whole
         assert rows[number].recovered == saved.progress.task_scores
-    measured = rows[2].recovered
+    measured = rows[-1].recovered
     assert measured.metric == metric and f'{metric} before' in (base / task / 'pruning.md').read_text()
     assert (measured.standard_error is not None) == (metric == 'dev/accuracy')
     assert (measured.majority is None) == (task == 'sentences')
     assert task != 'sentences' or rows[0].recovered.value == pytest.approx(100)
 
 
-@pytest.mark.parametrize('task', ['SST-2', 'SQuAD'])
-def test_every_cut_and_its_export_are_exact(runs, task):
-    rows = verify(VerifyRecipe(run=runs[0] / task))
-    assert len(rows) == 2 and {'h', 'a', 'k', 'v', 'f', 'all', 'export'} < set(rows[0])
-    errors = [row['error'] for row in stages(VerifyRecipe(run=runs[0] / task))]
+def test_every_cut_and_its_export_are_exact(runs):
+    (row,) = verify(VerifyRecipe(run=runs[0] / 'SQuAD'))
+    assert {'h', 'a', 'k', 'v', 'f', 'all', 'export'} < set(row)
+    errors = [row['error'] for row in stages(VerifyRecipe(run=runs[0] / 'SQuAD'))]
     assert errors[0] == 0 and all(error > 0 for error in (errors[1], errors[2]))
 
 
@@ -132,25 +144,23 @@ def test_every_cut_and_its_export_are_exact(runs, task):
     [
         ('SST-2', {'batch_tokens': 64}, 'batch_tokens is about the task sentences'),
         ('sentences', {'batch_size': 8}, 'batch_size is not read for sentences'),
-        ('sentences', {'teacher_weights': 'labels=1'}, 'teacher_weights labels is about labels and scores'),
         ('SST-2', {'teacher': 'none', 'gate_teacher': True}, 'gate_teacher needs a teacher'),
         ('sentences', {'teacher': 'none'}, 'has no labels and needs a teacher'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
         ('sentences', {'data': None}, 'needs --data'),
-        ('sentences', {'teacher_weights': 'last=0,cosines=0,embeddings=0'}, 'all teacher_weights are 0'),
     ],
 )
-def test_contradictory_settings_are_refused(place, models, tmp_path, name, more, message):
+def test_contradictory_settings_are_refused(recipe_of, name, more, message):
     with pytest.raises(RecipeError, match=message):
-        recipe_for(place, models, name, tmp_path / 'run', **more)
+        recipe_of(name, **more)
 
 
 @pytest.mark.parametrize('method', ['alpha', 'layers', 'heads'])
-def test_every_method_prunes_without_training(place, models, tmp_path, method):
+def test_every_method_prunes_without_training(pruned_for, tmp_path, method):
     more = {'method': method, 'steps': 0, 'rounds': 1, 'target': 0.6, 'reconstruct': method != 'layers'}
     if method == 'heads':
         more.update(prune='a', target=0.9)
-    rows = prune_task(recipe_for(place, models, 'MNLI', tmp_path / 'run', **more))
+    rows = pruned_for('MNLI', **more)
     assert rows[1].recovered == (rows[1].after_reconstruction or rows[1].after_cut)
     text = (tmp_path / 'run' / 'pruning.md').read_text()
     assert 'recovered' not in text.splitlines()[4]
@@ -159,32 +169,30 @@ def test_every_method_prunes_without_training(place, models, tmp_path, method):
     assert phases == ({'gates'} if method == 'alpha' else set())
 
 
-def test_reconstruction_and_rotation_bring_a_task_network_nearer(place, models, tmp_path):
+def test_reconstruction_and_rotation_bring_a_task_network_nearer(pruned_for, tmp_path):
     common = {'steps': 0, 'rounds': 1, 'target': 0.5, 'method': 'magnitude', 'prune': 'akvf'}
     more = {'rotate_heads': True, 'reconstruct': True}
-    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', **common, **more))
+    pruned_for('SST-2', **common, **more)
     errors = {row['network']: row['error'] for row in stages(VerifyRecipe(run=tmp_path / 'run'))}
     assert errors['reconstructed'] < 0.7 * errors['cut'] and verify(VerifyRecipe(run=tmp_path / 'run'))
 
 
-@pytest.mark.parametrize('task, at', [('SST-2', 'gates'), ('SQuAD', 'recovery'), ('sentences', 'recovery')])
-def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, at):
-    """The process ends in the second round, a step after a checkpoint."""
-    output = tmp_path / task
-    interrupted_at(monkeypatch, {'gates': 10, 'recovery': 13}[at])  # a round has 3 + 4 steps
+@pytest.mark.parametrize('task, step', [('SST-2', 10), ('sentences', 6)])
+def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, step):
+    """The process ends a step after a checkpoint, of the gates of the second round or of recovery."""
+    recipe = recipe_for(place, models, task, tmp_path / task, rounds=TASKS[task])
+    interrupted_at(monkeypatch, step)  # a round has 3 + 4 steps
     with pytest.raises(Interrupted):
-        prune_task(recipe_for(place, models, task, output))
+        prune_task(recipe)
     monkeypatch.undo()
-    prune_task(recipe_for(place, models, task, output, resume=True))
-    assert results(output) == results(runs[0] / task)
+    prune_task(recipe.replace(resume=True))
+    assert results(tmp_path / task) == results(runs[0] / task)
 
 
-def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(
-    place, models, tmp_path, monkeypatch
-):
+def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(recipe_of, tmp_path, monkeypatch):
     """In the time, to the same bits as by steps, and when it is resumed, too."""
     common = {'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'evaluate_every': 20}
-    timed = recipe_for(place, models, 'sentences', tmp_path / 'timed', **common, steps=None, minutes=0.02)
+    timed = recipe_of('sentences', 'timed', **common, steps=None, minutes=0.02)
     prune_task(timed)
     plan = json.loads((timed.output / 'round-1' / 'plan.json').read_text())
     assert plan['minutes'] == 0.02 and 1 <= plan['steps'] <= max(1, 1.2 / plan['seconds_a_step'])
@@ -203,11 +211,11 @@ def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(
     assert len({contents(tmp_path / name / 'round-1' / 'model')['model.params'] for name in names}) == 1
 
 
-def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(place, models, tmp_path):
+def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(recipe_of, models):
     """Of n instances, of which one network has p more right and q that the other has, (p + q - (p - q)²/n) /
     (n - 1) / n is the variance of the difference.
     """
-    recipe = recipe_for(place, models, 'SST-2', tmp_path / 'run')
+    recipe = recipe_of('SST-2')
     trained = read_model(models['SST-2'])
     one, other = (  # networks that always give one label
         dataclasses.replace(trained, parameters={**trained.parameters, 'task.bias': np.float32(bias)})
@@ -227,19 +235,19 @@ def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(place, 
     scores = objective.evaluate(one), objective.evaluate(other)
     assert scores[1].value - scores[0].value == pytest.approx(100 * (p - q) / n)
     one = read_model(models['STS-B'])  # other scores are no means over instances
-    recipe = recipe_for(place, models, 'STS-B', tmp_path / 'run')
+    recipe = recipe_of('STS-B')
     assert TaskObjective(recipe, one, Workers()).difference_error(one, one) is None
 
 
 @pytest.mark.parametrize('scores, kept', [((90, 80, 70), 'shrunk'), ((90, 80, 80), 'reconstructed')])
 def test_the_better_score_of_cut_and_reconstruction_stays(
-    place, models, tmp_path, monkeypatch, caplog, scores, kept
+    pruned_for, tmp_path, monkeypatch, caplog, scores, kept
 ):
     name = 'dev/accuracy'
     left = [TaskScores({name: float(score)}, name, 100, majority=85.0) for score in scores]
     monkeypatch.setattr(TaskObjective, 'evaluate', lambda self, saved: left.pop(0))
     more = {'rounds': 1, 'steps': 0, 'method': 'magnitude', 'reconstruct': True}
-    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', keep_best=True, **more))
+    pruned_for('SST-2', keep_best=True, **more)
     other, model = (read_model(tmp_path / 'run' / 'round-1' / name).parameters for name in (kept, 'model'))
     assert all(np.array_equal(value, model[name]) for name, value in other.items())
     page = (tmp_path / 'run' / 'pruning.md').read_text()
@@ -257,9 +265,9 @@ def losses_of(output):
 @pytest.mark.parametrize(
     'more, parts', [({'teacher_weights': {'states': 0}}, {'loss', 'scores'}), ({'teacher': 'none'}, {'loss'})]
 )
-def test_a_part_without_weight_is_not_among_the_losses(place, models, tmp_path, more, parts):
+def test_a_part_without_weight_is_not_among_the_losses(pruned_for, tmp_path, more, parts):
     more = {'rounds': 1, 'alpha_steps': 1, 'steps': 1, 'log_every': 1, **more}
-    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', **more))
+    pruned_for('SST-2', **more)
     trained = losses_of(tmp_path / 'run')
     assert len(trained) == 2 and all({*line} & {'loss', 'scores', 'states'} == parts for line in trained)
 
@@ -271,13 +279,13 @@ def test_a_part_without_weight_is_not_among_the_losses(place, models, tmp_path, 
         ('SST-2', {'max_length': 8}, 'max_length is 16, and the teacher .*other has 8 positions'),
     ],
 )
-def test_a_teacher_that_cannot_read_the_data_is_refused(place, models, tmp_path, task, change, message):
+def test_a_teacher_that_cannot_read_the_data_is_refused(pruned_for, models, tmp_path, task, change, message):
     start = read_model(models[task])
     smaller = dataclasses.replace(start.architecture, **change)
     parameters = random_parameters(smaller, 3, head=start.head)
     write_model(tmp_path / 'other', dataclasses.replace(start, architecture=smaller, parameters=parameters))
     with pytest.raises(ValueError, match=message):
-        prune_task(recipe_for(place, models, task, tmp_path / 'run', teacher=str(tmp_path / 'other')))
+        pruned_for(task, teacher=str(tmp_path / 'other'))
     assert not (tmp_path / 'run').exists()
 
 
@@ -309,10 +317,10 @@ def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp
     assert contents(tmp_path / 'run') == before
 
 
-def test_bad_input_is_refused_before_anything_is_written(place, models, model_directory, tmp_path):
+def test_bad_input_is_refused_before_anything_is_written(pruned_for, models, model_directory, tmp_path):
     def refused(message, error=ValueError, name='SST-2', **more):
         with pytest.raises(error, match=message):
-            prune_task(recipe_for(place, models, name, tmp_path / 'run', **more))
+            pruned_for(name, **more)
         assert not (tmp_path / 'run').exists()
 
     few = tmp_path / 'few.txt'
@@ -329,18 +337,18 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
 
 
 @pytest.mark.parametrize('lines, held', [(40, 10), (80, 10), (300, 15)])
-def test_enough_sentences_are_held_out_for_their_pairs(place, models, tmp_path, lines, held):
+def test_enough_sentences_are_held_out_for_their_pairs(recipe_of, models, tmp_path, lines, held):
     texts = map(' '.join, itertools.permutations('abcdefghijklmnopqrst', 2))  # none twice
     (tmp_path / 'text.txt').write_text('\n'.join(itertools.islice(texts, lines)) + '\n')
     more = {'data': str(tmp_path / 'text.txt'), 'max_length': 3}
     for limit, wanted in ((None, held), (12, min(12, held))):
-        recipe = recipe_for(place, models, 'sentences', tmp_path / 'run', **more, evaluation_limit=limit)
+        recipe = recipe_of('sentences', **more, evaluation_limit=limit)
         data = read_sentence_data(recipe, read_model(models['sentences']))
         assert (len(data.train), len(data.heldout)) == (lines - wanted, wanted)
     assert max(data.train.lengths) == max(data.heldout.lengths) == 3  # [CLS], a letter, [SEP]
 
 
-def test_a_head_without_a_task_takes_the_one_that_is_named(place, models, tmp_path):
+def test_a_head_without_a_task_takes_the_one_that_is_named(pruned_for, place, models, tmp_path):
     """It is pruned as the network that knows its task, may take its ranking, and may teach it."""
     task, saved = 'SQuAD', read_model(models['SQuAD'])
     recipe = {name: value for name, value in saved.recipe.items() if name not in ('task', 'version')}
@@ -351,7 +359,7 @@ def test_a_head_without_a_task_takes_the_one_that_is_named(place, models, tmp_pa
         prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own))
     own['task'] = 'SQuAD2.0'
     more = {'teacher': str(start[task]), 'teacher_weights': {'states': 0}}
-    prune_task(recipe_for(place, models, task, tmp_path / 'named', **own, **more))
+    pruned_for(task, 'named', **own, **more)
     prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own, ranking=str(tmp_path / 'named')))
     one, other = (read_model(tmp_path / name / 'round-1' / 'model') for name in ('named', 'imported'))
     assert one.head == other.head == saved.head
@@ -377,23 +385,36 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, t
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'exists' in refused.stderr
 
 
+# prunes by the recipes whose files it is given
+PRUNING = """
+import sys
+from pathlib import Path
+from gluon_optbert.pruning.recipe import TaskPruneRecipe
+from gluon_optbert.pruning.task_objectives import prune_task
+from gluon_optbert.runs.recipe import fill, read_yaml
+for path in sys.argv[1:]:
+    prune_task(fill(TaskPruneRecipe, read_yaml(Path(path))))
+"""
+
+
 @needs_horovod
-@pytest.mark.parametrize('task', ['SQuAD', 'sentences'])
-def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
+def test_two_workers_prune_as_one_does(recipe_of, place, models, tmp_path):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
     more.update(learning_rate=1e-3)
-    recipe = saved_recipe(tmp_path / 'recipe.yaml', place, models, task, tmp_path / 'two', **more)
-    done = horovodrun('finetune/run_prune.py', recipe)
-    assert done.returncode == 0, done.stderr
-    prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))
-    selections = [
-        json.loads((tmp_path / name / 'round-1' / 'selection.json').read_text())['kept']
-        for name in ('one', 'two')
+    recipes = [
+        saved_recipe(tmp_path / f'{task}.yaml', place, models, task, tmp_path / f'two-{task}', **more)
+        for task in ('SQuAD', 'sentences')
     ]
-    assert selections[0] == selections[1]
-    one, two = (scores_on_sample(tmp_path / name) for name in ('one', 'two'))
-    assert np.abs(one - two).max() < 1e-3 * np.abs(one).max()
+    done = horovodrun('-c', PRUNING, *recipes)
+    assert done.returncode == 0, done.stderr
+    for task in ('SQuAD', 'sentences'):
+        prune_task(recipe_of(task, f'one-{task}', **EXACT, **more))
+        places = [tmp_path / f'{name}-{task}' for name in ('one', 'two')]
+        one, two = (selection_of(directory / 'round-1').to_dict()['kept'] for directory in places)
+        assert one == two
+        one, two = map(scores_on_sample, places)
+        assert np.abs(one - two).max() < 1e-3 * np.abs(one).max()
 
 
 def scores_on_sample(output):
@@ -404,7 +425,7 @@ def scores_on_sample(output):
         return run_block(network, inputs, TOKEN_INPUTS)[0]
 
 
-def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp_path):
+def test_gates_learn_the_states_of_the_network_before_pruning(pruned_for, models, tmp_path):
     """Not those of another teacher: at the start they are their own."""
     other = saved_model(network((2, 4, 4, 16), h=6), seed=5)
     parameters = random_parameters(other.architecture, 5, head=read_model(models['SST-2']).head)
@@ -412,24 +433,24 @@ def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp
     write_model(tmp_path / 'other', dataclasses.replace(other, parameters=parameters, head=head))
     more = {'gate_teacher': True, 'teacher': str(tmp_path / 'other'), 'teacher_weights': 'states=0'}
     more.update(rounds=1, alpha_steps=2, steps=0, dropout=0.0, log_every=1)
-    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', **more))
+    pruned_for('SST-2', **more)
     first = losses_of(tmp_path / 'run')[0]
     assert first['phase'] == 'gates' and first['step'] == 1 and first['states'] < 1e-6
 
 
-def test_embeddings_are_learnt_from_a_teacher_of_another_width(place, models, tmp_path, monkeypatch):
+def test_embeddings_are_learnt_from_a_teacher_of_another_width(pruned_for, tmp_path, monkeypatch):
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
     monkeypatch.setattr(distillation, 'TeacherStates', None)
     more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'last=0,cosines=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
-    prune_task(recipe_for(place, models, 'sentences', tmp_path / 'run', **more))
+    pruned_for('sentences', **more)
     trained = losses_of(tmp_path / 'run')
     assert len(trained) == 2 and all('states' not in line and line['embeddings'] > 0 for line in trained)
 
 
-def test_workers_that_round_differently_agree_on_the_score_of_sentences(place, models, tmp_path):
-    recipe = recipe_for(place, models, 'sentences', tmp_path / 'run')
+def test_workers_that_round_differently_agree_on_the_score_of_sentences(recipe_of):
+    recipe = recipe_of('sentences')
     objective = SentenceObjective(recipe, SentenceObjective.read(recipe)[0], Workers())
     score = objective.evaluate(objective.start).value
     objective.workers.size = 2
