@@ -18,23 +18,28 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.optimization import TrainingDiverged
 
 
-def test_trials_that_diverge_have_failed_and_the_search_goes_on(
-    shards_directory, model_directory, tmp_path, monkeypatch, caplog
-):
+@pytest.fixture
+def search_of(shards_directory, model_directory, tmp_path):
+    """The recipe of a search, with other settings."""
+    usual = {'checkpoint_every': 0, 'evaluation_limit': 8, 'recovery_steps': 2}
+
+    def recipe(output='search', **more):
+        values = values_for(shards_directory, model_directory, tmp_path / output, **{**usual, **more})
+        return fill(SearchRecipe, values)
+
+    return recipe
+
+
+def test_trials_that_diverge_have_failed_and_the_search_goes_on(search_of, tmp_path, monkeypatch, caplog):
     def diverge(recipe, **_):
         recipe.output.mkdir()
         raise TrainingDiverged('step 1: the gradient is nan')
 
     monkeypatch.setattr(search_module, 'prune', diverge)
-    result = search(
-        SearchRecipe(
-            output=str(tmp_path / 'search'), model=model_directory, shards=shards_directory, trials=2
-        )
-    )
+    result = search(search_of(trials=2))
     assert result.best is None and result.table.count('| fail |') == 2
     assert caplog.messages == [f'trial {i}: step 1: the gradient is nan' for i in (0, 1)]
-    study = optuna.load_study(study_name='prune', storage=f'sqlite:///{tmp_path}/search/study.db')
-    assert [trial.state.name for trial in study.get_trials()] == ['FAIL', 'FAIL']
+    assert [state for _, state, _ in trials_in(tmp_path / 'search')] == ['FAIL', 'FAIL']
 
 
 @pytest.mark.parametrize('steps, wanted', [(1_000_000, (200, 5000)), (900, (1, 5))])
@@ -58,37 +63,31 @@ def test_range_of_gate_steps_follows_from_the_steps_of_the_base(tmp_path, steps,
         ({'teacher': 'other', 'prune': 'f', 'trim': True}, 'rung 2 begins with fewer tokens than other has'),
     ],
 )
-def test_a_search_that_cannot_be_run_is_refused(tmp_path, values, message):
+def test_a_search_that_cannot_be_run_is_refused(search_of, values, message):
     values = {'targets': [0.9, 0.8], 'rung': 2, **values}
     with pytest.raises(RecipeError, match=message):
-        search_of(tmp_path, tmp_path, tmp_path / 'search', **values)
+        search_of(**values)
     if 'teacher' in values:
         weightless = {'teacher_weights': 'states=0', 'trim': False}
         for fits in ({'rung': 1}, {'teacher': 'parent'}, {'prune': 'f', 'trim': False}, weightless):
-            search_of(tmp_path, tmp_path, tmp_path / 'search', **{**values, **fits})
+            search_of(**{**values, **fits})
 
 
-def test_a_network_without_heads_is_refused_before_the_first_trial(shards_directory, tmp_path):
+def test_a_network_without_heads_is_refused_before_the_first_trial(search_of, tmp_path):
     write_model(tmp_path / 'base', dataclasses.replace(saved_model(), progress=Progress(untrained=('mlm',))))
     values = {'gate_teacher': True, 'teacher': 'parent', 'teacher_weights': 'labels=0,scores=0'}
     with pytest.raises(ValueError, match='a search compares held-out MLM losses'):
-        search(search_of(shards_directory, tmp_path / 'base', tmp_path / 'search', **values))
+        search(search_of(model=tmp_path / 'base', **values))
     assert not (tmp_path / 'search').exists()
 
 
-def search_of(shards, model, output, **more):
-    usual = {'checkpoint_every': 0, 'evaluation_limit': 8, 'split_half': False, 'recovery_steps': 2}
-    values = values_for(shards, model, output, **{**usual, **more})
-    return fill(SearchRecipe, values)
-
-
-def test_trials_on_a_rung_begin_at_the_rung_before_and_are_that_round_alone(shards_directory, tmp_path):
+def test_trials_on_a_rung_begin_at_the_rung_before_and_are_that_round_alone(search_of, tmp_path):
     """The rung before has trimmed the vocabulary, and has more steps behind it; the base counts in both."""
     small = dataclasses.replace(saved_model(), progress=Progress(step=100))
     write_model(tmp_path / 'larger', with_more_tokens(small))
     output, cost = tmp_path / 'search', ParameterCost()
     values = dict(targets=[0.9, 0.75, 0.6], rung=2, trials=1, trim=True, alpha_steps=None)
-    recipe = search_of(shards_directory, tmp_path / 'larger', output, **values, recovery_steps=None)
+    recipe = search_of(model=tmp_path / 'larger', **values, recovery_steps=None)
     result = search(recipe)
     whole = cost.cost(with_more_tokens(small).architecture)
     above = read_model(output / 'ladder' / 'round-1' / 'model')
@@ -112,12 +111,12 @@ def test_trials_on_a_rung_begin_at_the_rung_before_and_are_that_round_alone(shar
         ([0.8, 0.01], 'target 0.01 cannot be reached by pruning f'),
     ],
 )
-def test_a_rung_that_cannot_be_cut_is_refused(shards_directory, tmp_path, targets, message):
+def test_a_rung_that_cannot_be_cut_is_refused(search_of, tmp_path, targets, message):
     layers = (2, 4, 4, 64), (2, 4, 4, 64)
     write_saved_model(tmp_path / 'wide', architecture=network(*layers, h=8))
     values = dict(targets=targets, rung=2, multiple_of=32, prune='f')
     with pytest.raises(ValueError, match=message):
-        search(search_of(shards_directory, tmp_path / 'wide', tmp_path / 'search', **values))
+        search(search_of(model=tmp_path / 'wide', **values))
     assert (tmp_path / 'search' / 'ladder').exists() == (targets[1] == 0.75)  # which tells how far it comes
 
 
@@ -125,9 +124,7 @@ class Killed(BaseException):
     """What nothing catches."""
 
 
-def test_a_search_that_was_moved_takes_its_interrupted_trial_up(
-    shards_directory, model_directory, tmp_path, monkeypatch
-):
+def test_a_search_that_was_moved_takes_its_interrupted_trial_up(search_of, tmp_path, monkeypatch):
     def dies(recipe, **more):
         rows = prune(recipe, **more)
         if recipe.output.name == 'trial-0001':
@@ -138,11 +135,11 @@ def test_a_search_that_was_moved_takes_its_interrupted_trial_up(
     values = dict(targets=[0.9, 0.8], rung=2, trials=2, alpha_steps=1, recovery_steps=1)
     monkeypatch.setattr(search_module, 'prune', dies)
     with pytest.raises(Killed):
-        search(search_of(shards_directory, model_directory, tmp_path / 'old', **values))
+        search(search_of('old', **values))
     monkeypatch.undo()
     gc.collect()  # with what it held
     (tmp_path / 'old').rename(tmp_path / 'new')
-    result = search(search_of(shards_directory, model_directory, tmp_path / 'new', **values, resume=True))
+    result = search(search_of('new', **values, resume=True))
     assert [state for _, state, _ in trials_in(tmp_path / 'new')] == ['COMPLETE', 'COMPLETE']
     best = tmp_path / 'new' / f'trial-{result.best:04d}'
     assert result.directory == str(best) and (best / 'round-1' / 'model').is_dir()
@@ -156,9 +153,7 @@ def trials_in(output, storage=None):
 
 
 @pytest.mark.parametrize('dies_in, shared', [('ask', False), ('suggest_int', True), ('ask', True)])
-def test_a_trial_whose_process_died_as_it_began_is_run(
-    shards_directory, model_directory, tmp_path, monkeypatch, dies_in, shared
-):
+def test_a_trial_whose_process_died_as_it_began_is_run(search_of, tmp_path, monkeypatch, dies_in, shared):
     def diverge(recipe, **_):
         raise TrainingDiverged('step 1: the gradient is nan')
 
@@ -174,10 +169,10 @@ def test_a_trial_whose_process_died_as_it_began_is_run(
         original = getattr(of, dies_in)
         context.setattr(of, dies_in, dies)
         with pytest.raises(Killed):
-            search(search_of(shards_directory, model_directory, output, trials=1, **values))
+            search(search_of(trials=1, **values))
     gc.collect()  # with what it held
     assert [state for _, state, _ in trials_in(output, values.get('storage'))] == ['RUNNING']
-    search(search_of(shards_directory, model_directory, output, trials=1, **values, resume=True))
+    search(search_of(trials=1, **values, resume=True))
     wanted = (0, 'FAIL', ['alpha_learning_rate', 'alpha_steps', 'gamma'])
     if shared and dies_in == 'ask':  # it may be that of a process with another output
         wanted = (0, 'RUNNING', [])
