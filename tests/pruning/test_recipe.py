@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 from helpers.pruned import recipe_for
-from helpers.tiny import TOKENS, network, random_alphas, saved_model, vocabulary
+from helpers.tiny import TOKENS, network, random_alphas, saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
 from gluon_optbert.runs.progress import Progress
@@ -58,13 +58,18 @@ def test_contradictory_recipe_is_refused_by_name(change, named):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **change})
 
 
-def refusal(recipe, error=ValueError):
-    """What a run says that is refused with such an error, before there is anything at its output."""
-    with pytest.raises(error) as exception:
-        prune(recipe)
-    assert not recipe.output.exists()
-    assert not list(recipe.output.parent.glob('.*'))
-    return str(exception.value)
+@pytest.fixture
+def refused(shards_directory, model_directory, tmp_path):
+    """What a run says that is refused, before there is anything at its output."""
+
+    def refusal(**more):
+        recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', **more)
+        with pytest.raises(ValueError) as exception:
+            prune(recipe)
+        assert not recipe.output.exists() and not list(tmp_path.glob('.*'))
+        return str(exception.value)
+
+    return refusal
 
 
 @pytest.mark.parametrize(
@@ -77,49 +82,31 @@ def refusal(recipe, error=ValueError):
         ({'batch_size': 7, 'accumulate': 2}, 'batch_size 7 does not divide'),
     ],
 )
-def test_what_the_network_and_the_data_do_not_allow_is_refused(
-    shards_directory, model_directory, tmp_path, change, what
-):
-    assert what in refusal(recipe_for(shards_directory, model_directory, tmp_path / 'run', **change))
+def test_what_the_network_and_the_data_do_not_allow_is_refused(refused, change, what):
+    assert what in refused(**change)
 
 
-@pytest.mark.parametrize('role', ['network', 'teacher'])
-def test_network_with_too_few_positions_for_the_shards_is_refused(
-    shards_directory, model_directory, tmp_path, role
-):
+@pytest.mark.parametrize('role, field', [('network', 'model'), ('teacher', 'teacher')])
+def test_network_with_too_few_positions_for_the_shards_is_refused(refused, tmp_path, role, field):
     write_model(tmp_path / 'short', saved_model(network(max_length=15)))
-    start = {'network': tmp_path / 'short', 'teacher': model_directory}[role]
-    teacher = {'network': None, 'teacher': str(tmp_path / 'short')}[role]
-    said = refusal(recipe_for(shards_directory, start, tmp_path / 'run', teacher=teacher))
+    said = refused(**{field: str(tmp_path / 'short')})
     assert f'shards have up to 16 tokens, the {role} has 15 positions' in said
 
 
-OURS, SST2 = saved_model(), Head('classification', ('no', 'yes'), 'SST-2')
-
-
-@pytest.mark.parametrize(
-    'start, words',
-    [
-        (
-            SavedModel(
-                OURS.architecture, OURS.parameters, vocabulary_of([*TOKENS[:-1], '!']), progress=OURS.progress
-            ),
-            'made with another vocabulary',
+def test_network_that_does_not_suit_is_refused(refused, tmp_path):
+    ours, sst2 = saved_model(), Head('classification', ('no', 'yes'), 'SST-2')
+    tuned = dataclasses.replace(ours, parameters=read_parameters(build(network(), head=sst2)), head=sst2)
+    unsuited = {
+        'made with another vocabulary': dataclasses.replace(
+            ours, vocabulary=vocabulary_of([*TOKENS[:-1], '!'])
         ),
-        (
-            SavedModel(network(), read_parameters(build(network(), head=SST2)), vocabulary(), head=SST2),
-            'the head of SST-2',
-        ),
-        (saved_model(alphas=random_alphas(network())), 'still has its gates'),
-        (SavedModel(OURS.architecture, OURS.parameters, OURS.vocabulary), '--alpha-steps'),
-    ],
-    ids=['vocabulary', 'head', 'gates', 'steps'],
-)
-def test_network_that_does_not_suit_is_refused(shards_directory, tmp_path, start, words):
-    write_model(tmp_path / 'start', start)
-    assert words in refusal(
-        recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None, labels='mlm')
-    )
+        'the head of SST-2': tuned,
+        'still has its gates': saved_model(alphas=random_alphas(network())),
+        '--alpha-steps': dataclasses.replace(ours, progress=Progress()),
+    }
+    for words, start in unsuited.items():
+        write_model(tmp_path / 'start', start, replace=True)
+        assert words in refused(model=tmp_path / 'start', alpha_steps=None, labels='mlm')
 
 
 def test_the_layer_that_stays_decides_what_dropping_layers_can_reach(shards_directory, tmp_path):
