@@ -20,14 +20,16 @@ from gluon_optbert.training.optimization import TrainingDiverged
 
 @pytest.fixture
 def search_of(shards_directory, model_directory, tmp_path):
-    """The recipe of a search, with other settings."""
+    """The recipe of a search, with other settings; the plots are drawn where the command is tested."""
     usual = {'checkpoint_every': 0, 'evaluation_limit': 8, 'recovery_steps': 2}
 
     def recipe(output='search', **more):
         values = values_for(shards_directory, model_directory, tmp_path / output, **{**usual, **more})
         return fill(SearchRecipe, values)
 
-    return recipe
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(search_module, 'PLOTS', ())
+        yield recipe
 
 
 def test_trials_that_diverge_have_failed_and_the_search_goes_on(search_of, tmp_path, monkeypatch, caplog):
