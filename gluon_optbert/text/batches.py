@@ -15,7 +15,6 @@ import numpy as np
 from ..runs.limits import memory_of_machine
 from .shards import Shards
 
-Fields = dict[str, np.ndarray]
 _READ_AHEAD = 2  # batches that a thread prepares in advance
 _LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that few shapes occur
 _MOST = 2**20  # masked tokens that are counted, of either split
@@ -70,24 +69,19 @@ def stream(
     epochs : int, optional
         Without it the stream has no end. With it the last batch is filled up with instances of weight zero.
 
-
     Raises
     ------
     ValueError
         If the arguments do not fit each other, or memory cannot hold a batch; while iterating, if a shard is
         corrupt (`Shards.read`).
     """
-    _check_ranks(batch_size, rank, workers)
-    check_memory(shards, batch_size)
+    _check(shards, batch_size, rank, workers)
     if not 0 <= seed < 2**32:
         raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
     if start < 0:
         raise ValueError(f'start {start} must be at least 0')
     pieces = _training_order(shards, seed=seed, start=start * batch_size, epochs=epochs)
-    return _prepared(
-        _batch(fields, size=batch_size, rank=rank, workers=workers, index=index)
-        for index, fields in enumerate(_cut(pieces, batch_size), start)
-    )
+    return _prepared(pieces, size=batch_size, start=start, rank=rank, workers=workers)
 
 
 def evaluation_batches(
@@ -95,16 +89,13 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
     filled up with instances of weight zero. Arguments and errors are those of `stream`."""
-    _check_ranks(batch_size, rank, workers)
-    check_memory(shards, batch_size)
+    _check(shards, batch_size, rank, workers)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
-    return _prepared(
-        _batch(fields, size=batch_size, rank=rank, workers=workers, index=index)
-        for index, fields in enumerate(_cut(pieces, batch_size))
-    )
+    return _prepared(pieces, size=batch_size, rank=rank, workers=workers)
 
 
-def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
+def _check(shards: Shards, batch_size: int, rank: int, workers: int) -> None:
+    """ValueError if this machine cannot hold a global batch, or the workers cannot share it."""
     if not 0 <= rank < workers:
         raise ValueError(f'rank {rank} of {workers} workers: must be from 0 to {workers - 1}')
     if batch_size < 1 or batch_size % workers:
@@ -112,13 +103,12 @@ def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
             f'a global batch of {batch_size} does not divide by {workers} workers; '
             f'take {max(batch_size // workers, 1) * workers} or {(batch_size // workers + 1) * workers}'
         )
+    check_memory(shards, batch_size)
 
 
 def check_memory(shards: Shards, batch_size: int) -> None:
-    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts, with a
-    ValueError.
-    """
-    needed = 2 * shards.manifest.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
+    """ValueError if this machine cannot hold a global batch; every rank puts it together from parts."""
+    needed = 2 * shards.manifest.dtype.itemsize * batch_size  # the parts, and what is made of them
     memory = memory_of_machine()
     if needed > memory:
         raise ValueError(
@@ -128,7 +118,7 @@ def check_memory(shards: Shards, batch_size: int) -> None:
         )
 
 
-def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None) -> Iterator[Fields]:
+def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None) -> Iterator[np.ndarray]:
     """Whole permuted shards from instance `start` of the sequence on (of the first, what is left)."""
     epoch, skip = divmod(start, shards.instances)
     while epochs is None or epoch < epochs:
@@ -139,58 +129,45 @@ def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None
                 continue
             order = np.random.RandomState([seed, epoch, number]).permutation(count)[skip:]
             skip = 0
-            yield _rows(shards.read(number), order)
+            yield shards.read(number)[order]
         epoch += 1
 
 
-def _file_order(shards: Shards, limit: int) -> Iterator[Fields]:
+def _file_order(shards: Shards, limit: int) -> Iterator[np.ndarray]:
     for number, file in enumerate(shards.files):
         if limit <= 0:
             return
-        yield _rows(shards.read(number), slice(0, limit))
+        yield shards.read(number)[:limit]
         limit -= file.instances
 
 
-def _rows(fields: Fields, rows) -> Fields:
-    return {name: values[rows] for name, values in fields.items()}
-
-
-def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
-    """The same rows in groups of `size`; the last group may be smaller. Holds one piece and less than a group
-    of the next.
-    """
-    held: list[Fields] = []
+def _cut(pieces: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """The same records in groups of `size`, the last may be smaller; holds a piece and less than a group."""
+    held: list[np.ndarray] = []
     wanted = size
     for piece in pieces:
-        count, at = len(piece['valid_lengths']), 0
-        while at < count:
-            part = {name: values[at : at + wanted].copy() for name, values in piece.items()}
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + wanted].copy()
             held.append(part)
-            taken = len(part['valid_lengths'])
-            at, wanted = at + taken, wanted - taken
+            at, wanted = at + len(part), wanted - len(part)
             if not wanted:
-                yield _joined(held)
+                yield np.concatenate(held)
                 held, wanted = [], size
     if held:
-        yield _joined(held)
+        yield np.concatenate(held)
 
 
-def _joined(parts: list[Fields]) -> Fields:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _batch(fields: Fields, *, size: int, rank: int, workers: int, index: int) -> Batch:
-    """The part of `rank` in a global batch; rows that it lacks to `size` repeat the first one with the weight
-    zero.
-    """
-    real = len(fields['valid_lengths'])
-    width = fields['input_ids'].shape[1]
-    longest = int(fields['valid_lengths'].max())
+def _batch(records: np.ndarray, *, size: int, rank: int, workers: int, index: int) -> Batch:
+    """The part of `rank` in a global batch; rows that it lacks to `size` have the weight zero."""
+    real = len(records)
+    width = records['input_ids'].shape[1]
+    longest = int(records['valid_lengths'].max())
     length = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, width)
     share = size // workers
     rows = np.arange(rank * share, (rank + 1) * share)
     weights = (rows < real).astype(np.float32)
-    own = _rows(fields, np.where(rows < real, rows, 0))
+    own = records[np.where(rows < real, rows, 0)]
     return Batch(
         input_ids=own['input_ids'][:, :length].astype(np.int32),
         token_types=own['segment_ids'][:, :length].astype(np.int32),
@@ -201,15 +178,21 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, index: int) ->
         next_sentence_labels=own['next_sentence_labels'].astype(np.int32),
         instance_weights=weights,
         rows=index * size + rows,
-        masked_total=int(fields['masked_lm_weights'].sum(dtype=np.int64)),
+        masked_total=int(records['masked_lm_weights'].sum(dtype=np.int64)),
         instance_total=real,
-        token_total=int(fields['valid_lengths'].sum(dtype=np.int64)),
+        token_total=int(records['valid_lengths'].sum(dtype=np.int64)),
         index=index,
     )
 
 
-def _prepared(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The same batches, some of them made in advance by a thread that lives as long as this generator."""
+def _prepared(
+    pieces: Iterator[np.ndarray], *, size: int, rank: int, workers: int, start: int = 0
+) -> Iterator[Batch]:
+    """Batches, some of them made in advance by a thread that lives as long as this generator."""
+    batches = (
+        _batch(records, size=size, rank=rank, workers=workers, index=index)
+        for index, records in enumerate(_cut(pieces, size), start)
+    )
     thread = ThreadPoolExecutor(1, 'read-ahead')
     try:
         ready = deque(thread.submit(next, batches, None) for _ in range(_READ_AHEAD))
@@ -239,7 +222,7 @@ def _counts(shards: Shards) -> np.ndarray:
     for number in range(len(shards.files)):
         if counts.sum() >= _MOST:
             break
-        fields = shards.read(number)
-        tokens = fields['masked_lm_ids'][fields['masked_lm_weights'] > 0]
+        records = shards.read(number)
+        tokens = records['masked_lm_ids'][records['masked_lm_weights'] > 0]
         counts += np.bincount(tokens.astype(np.int64), minlength=len(counts))
     return counts

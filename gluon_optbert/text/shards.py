@@ -127,10 +127,8 @@ def write_shard(path: Path, records: np.ndarray) -> ShardFile:
     )
 
 
-def _unpacked(content: bytes, instances: int, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The fields of an npz, whose table of contents is checked before anything is unpacked; ValueError if
-    they are not those of `instances` records.
-    """
+def _unpacked(content: bytes, instances: int, dtype: np.dtype) -> np.ndarray:
+    """The records in an npz, whose table of contents is checked before anything is unpacked."""
     with zipfile.ZipFile(io.BytesIO(content)) as npz:
         members = npz.infolist()
         wanted = sorted(f'{name}.npy' for name in dtype.names)
@@ -138,29 +136,27 @@ def _unpacked(content: bytes, instances: int, dtype: np.dtype) -> dict[str, np.n
             raise ValueError(f'has the fields {[member.filename for member in members]!r:.200}')
         for member in members:
             row = dtype[member.filename.removesuffix('.npy')].itemsize
-            header = member.file_size - instances * row
-            if not 0 <= header <= 2**12 or member.compress_type not in (
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
-            ):
+            header, packing = member.file_size - instances * row, member.compress_type
+            if not 0 <= header <= 2**12 or packing not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(
-                    f'{member.filename} takes {member.file_size} bytes, packed by method '
-                    f'{member.compress_type}, wanted {instances} rows of {row}, stored or deflated'
+                    f'{member.filename} takes {member.file_size} bytes, packed by method {packing}, wanted '
+                    f'{instances} rows of {row}, stored or deflated'
                 )
-        fields = {
-            name: np.lib.format.read_array(io.BytesIO(npz.read(f'{name}.npy')), allow_pickle=False)
-            for name in dtype.names
-        }
-    for name, values in fields.items():
-        base, shape = dtype[name].base, (instances, *dtype[name].shape)
-        if values.shape != shape or values.dtype != base:
-            raise ValueError(f'{name} is {values.dtype} {values.shape}, wanted {base} {shape}')
-    return fields
+        records = np.empty(instances, dtype)
+        for name in dtype.names:
+            values = np.lib.format.read_array(io.BytesIO(npz.read(f'{name}.npy')), allow_pickle=False)
+            field = records[name]
+            if values.shape != field.shape or values.dtype != field.dtype:
+                raise ValueError(
+                    f'{name} is {values.dtype} {values.shape}, wanted {field.dtype} {field.shape}'
+                )
+            field[...] = values
+    return records
 
 
-def _check_values(fields: dict[str, np.ndarray], vocabulary_size: int) -> None:
+def _check_values(records: np.ndarray, vocabulary_size: int) -> None:
     """Raise ValueError if a model could not take a value."""
-    length = fields['input_ids'].shape[1]
+    length = records['input_ids'].shape[1]
     limits = {
         'input_ids': (0, vocabulary_size - 1),
         'masked_lm_ids': (0, vocabulary_size - 1),
@@ -171,11 +167,11 @@ def _check_values(fields: dict[str, np.ndarray], vocabulary_size: int) -> None:
         'masked_lm_positions': (0, length - 1),
     }
     for name, (low, high) in limits.items():
-        values = fields[name]
+        values = records[name]
         if values.min() < low or values.max() > high:
             raise ValueError(f'{name} from {values.min()} to {values.max()}, wanted {low} to {high}')
-    valid = fields['valid_lengths'][:, np.newaxis]
-    if ((fields['masked_lm_positions'] >= valid) & (fields['masked_lm_weights'] > 0)).any():
+    valid = records['valid_lengths'][:, np.newaxis]
+    if ((records['masked_lm_positions'] >= valid) & (records['masked_lm_weights'] > 0)).any():
         raise ValueError('a masked position beyond the valid length')
 
 
@@ -288,9 +284,9 @@ class Shards:
             )
         return path
 
-    def read(self, number: int) -> dict[str, np.ndarray]:
-        """The fields of shard `number`, after its checksum and values were checked; FileNotFoundError or
-        ValueError if the shard is missing, truncated, corrupt or out of range.
+    def read(self, number: int) -> np.ndarray:
+        """The records (of `record_dtype`) of shard `number`, after its checksum and values were checked;
+        FileNotFoundError or ValueError if the shard is missing, truncated, corrupt or out of range.
         """
         file = self.files[number]
         path = self._check_size(number)
@@ -298,8 +294,8 @@ class Shards:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise ValueError(f"{path}: corrupt, its sha256 is not the manifest's; restore it, or {REMAKE}")
         try:
-            fields = _unpacked(content, file.instances, self.manifest.dtype)
-            _check_values(fields, self.manifest.vocabulary.size)
+            records = _unpacked(content, file.instances, self.manifest.dtype)
+            _check_values(records, self.manifest.vocabulary.size)
         except Exception as error:  # a damaged archive or header raises errors of a dozen kinds
             raise ValueError(f'{path}: not a shard of this manifest ({error}); {REMAKE}') from error
-        return fields
+        return records
