@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..runs.display import number_of
-from ..text.documents import guess_layouts, read_documents, sentences_of
+from ..text.documents import read_documents, sentences_of
+from ..text.layouts import guess_layouts
 from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
 from .examples import known_columns

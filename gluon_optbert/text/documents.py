@@ -15,18 +15,7 @@ import sacremoses
 
 from ..runs.files import parse_json
 from ..runs.limits import LONGEST_DOCUMENT, LONGEST_LINE, LONGEST_OBJECT
-from .layouts import (
-    A_TABLE,
-    ARTICLE,
-    BOOK_START,
-    LAYOUTS,
-    SAMPLE_LINES,
-    SECTION,
-    TITLE,
-    groups_of,
-    guess,
-    wrapped,
-)
+from .layouts import ARTICLE, BOOK_START, SECTION, TITLE, detect_layout, groups_of, read_lines, wrapped
 from .sentences import split_sentences
 
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
@@ -107,50 +96,6 @@ def _files_below(root: Path) -> Iterator[Path]:
                     f'{path}: a link to {os.readlink(path)}, which is not there; remove it, or restore that'
                 )
         yield from (path for path in paths if path.is_file())
-
-
-def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends, longer ones in pieces; a byte-order mark and carriage
-    returns are dropped; ValueError if it is not UTF-8 text.
-    """
-    remedy = 'unpack it if it is compressed, convert it with iconv, or take it out of the input'
-    with open(path, encoding='utf-8-sig') as text:
-        try:
-            while line := text.readline(longest):
-                if '\0' in line:
-                    raise ValueError(f'{path}: has zero bytes, so it is no UTF-8 text; {remedy}')
-                yield line.rstrip()
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{path}: not UTF-8 ({error.reason}); {remedy}') from error
-
-
-def guess_layouts(path: Path) -> tuple[list[str], str]:
-    """What `layouts.guess` says of the beginning of a file; ValueError, too, if that is not UTF-8 text, or if
-    its name is that of a table.
-    """
-    if path.suffix.lower() in ('.csv', '.tsv'):
-        raise ValueError(f'{path}: {A_TABLE}')
-    lines, size = [], 0
-    for line in itertools.islice(read_lines(path), SAMPLE_LINES):
-        lines.append(line)
-        size += len(line)
-        if size > 4 * LONGEST_LINE:
-            break
-    try:
-        return guess(lines)
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
-
-
-def detect_layout(path: Path) -> str:
-    """Which of `LAYOUTS` the beginning of a file has; ValueError if it may have one or another, or is no
-    text.
-    """
-    guesses, seen = guess_layouts(path)
-    if len(guesses) > 1:
-        meant = ' or '.join(f'{layout} ({LAYOUTS[layout]})' for layout in guesses)
-        raise ValueError(f'{path}: {seen}: may be {meant}; say with --layout which it is')
-    return guesses[0]
 
 
 def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:

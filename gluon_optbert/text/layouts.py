@@ -1,12 +1,14 @@
-"""Layouts of text files, and which of them the lines of a file have."""
+"""Layouts of text files, and which of them a file has."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+from ..runs.limits import LONGEST_LINE
 from .sentences import ends_sentence, split_sentences
 
 LAYOUTS = {  # and what is said of those that can be taken for one another
@@ -18,8 +20,8 @@ LAYOUTS = {  # and what is said of those that can be taken for one another
     'book': 'one document, whose paragraphs have blank lines between them',
     'moses': '',
 }
-SAMPLE_LINES = 2000
-A_TABLE = (
+_SAMPLE = 2000  # lines
+_A_TABLE = (
     'a table is no text; write its texts as JSON lines with the field text, or name the --layout in which '
     'its lines are text'
 )
@@ -41,10 +43,42 @@ _FEWEST = 4  # lines whose fullness counts
 _BETWEEN = 1.3, 1.7  # sentences a line: with fewer, a line is a sentence, and with more, a paragraph
 
 
-def guess(lines: Sequence[str]) -> tuple[list[str], str]:
-    """The layouts that the first lines of a file may have, the likelier one first, and what they were guessed
-    from; one layout where it is certain; ValueError if it is markup or a table.
+def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends or a byte-order mark, longer ones in pieces; ValueError if
+    it is not UTF-8 text.
     """
+    remedy = 'unpack it if it is compressed, convert it with iconv, or take it out of the input'
+    with open(path, encoding='utf-8-sig') as text:
+        try:
+            while line := text.readline(longest):
+                if '\0' in line:
+                    raise ValueError(f'{path}: has zero bytes, so it is no UTF-8 text; {remedy}')
+                yield line.rstrip()
+        except UnicodeDecodeError as error:
+            raise ValueError(f'{path}: not UTF-8 ({error.reason}); {remedy}') from error
+
+
+def detect_layout(path: Path) -> str:
+    """Which of `LAYOUTS` a file has; ValueError as of `guess_layouts`, or if it may have one or another."""
+    guesses, seen = guess_layouts(path)
+    if len(guesses) > 1:
+        meant = ' or '.join(f'{layout} ({LAYOUTS[layout]})' for layout in guesses)
+        raise ValueError(f'{path}: {seen}: may be {meant}; say with --layout which it is')
+    return guesses[0]
+
+
+def guess_layouts(path: Path) -> tuple[list[str], str]:
+    """The layouts that the beginning of a file may have, the likelier one first, and what they were guessed
+    from; one layout where it is certain. ValueError if it is markup, a table (by its name, too) or no text.
+    """
+    if path.suffix.lower() in ('.csv', '.tsv'):
+        raise ValueError(f'{path}: {_A_TABLE}')
+    lines, size = [], 0
+    for line in itertools.islice(read_lines(path), _SAMPLE):
+        lines.append(line)
+        size += len(line)
+        if size > 4 * LONGEST_LINE:
+            break
     text = [line for line in lines if line]
     if not text:
         return ['sentences'], ''
@@ -53,11 +87,13 @@ def guess(lines: Sequence[str]) -> tuple[list[str], str]:
     if _OBJECT.match(text[0]):
         return ['jsonl'], ''
     if _MARKUP.match(text[0]):
-        raise ValueError('is HTML or XML; take the text out of it first, out of Wikipedia with WikiExtractor')
+        raise ValueError(
+            f'{path}: is HTML or XML; take the text out of it first, out of Wikipedia with WikiExtractor'
+        )
     if any(map(BOOK_START.match, text)):
         return ['book'], ''
     if statistics.mode(line.count('\t') for line in text):
-        raise ValueError(f'its lines have tabs: {A_TABLE}')
+        raise ValueError(f'{path}: its lines have tabs: {_A_TABLE}')
     if TITLE.match(text[0]) or any(map(TITLE.match, text)) and any(map(SECTION.match, text)):
         return ['wikitext'], ''
     escaped = sum(_MOSES.search(line) is not None for line in text)

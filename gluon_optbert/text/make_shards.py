@@ -43,7 +43,7 @@ from . import documents, shards
 from . import tokenizer as vocabulary
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
-from .layouts import LAYOUTS
+from .layouts import LAYOUTS, detect_layout
 from .sentences import ends_sentence
 from .shards import SPLITS, ShardFile, write_shard
 
@@ -152,7 +152,7 @@ def survey(recipe: ShardRecipe) -> Survey:
     """
     vocab = recipe.vocab.resolve()
     files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
-    wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
+    wanted = [detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
     total: Counter = Counter()
     counts = {layout: Counter(files=number) for layout, number in Counter(wanted).items()}
     for path, layout in zip(files, wanted):

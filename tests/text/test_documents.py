@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text import documents
-from gluon_optbert.text.documents import detect_layout, list_files, read_documents, sentences_of
+from gluon_optbert.text.documents import list_files, read_documents, sentences_of
+from gluon_optbert.text.layouts import detect_layout
 from gluon_optbert.text.sentences import split_sentences
 
 PROSE = """CHAPTER I
