@@ -22,7 +22,7 @@ SPECIALS = 3  # [CLS] A [SEP] B [SEP], of a pair
 
 @dataclasses.dataclass(frozen=True)
 class InstanceSpec:
-    """Lengths of instances in tokens, shares between 0 and 1, and the ids of signs."""
+    """Lengths of instances in tokens, shares between 0 and 1, and what the vocabulary says."""
 
     max_seq_length: int
     max_predictions: int
@@ -33,12 +33,7 @@ class InstanceSpec:
     cls_id: int
     sep_id: int
     mask_id: int
-    vocabulary_size: int
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of one record."""
-        return record_dtype(self.max_seq_length, self.max_predictions, self.vocabulary_size)
+    continues: np.ndarray  # (vocabulary size,) bool: which tokens continue a word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +122,7 @@ def _elsewhere(
 def _trimmed(
     a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Random
 ) -> tuple[int, int, int, int]:
-    """Both segments cut to `room` tokens: each token off the longer one (the second, at a tie), at either end
-    by chance.
-    """
+    """Both segments cut to `room` tokens, one by one off the longer (or the second), at a random end."""
     a, b = a1 - a0, b1 - b0
     excess = max(a + b - room, 0)
     if not excess:
@@ -143,25 +136,14 @@ def _trimmed(
     return a0 + front_a, a1 - (from_a - front_a), b0 + front_b, b1 - (from_b - front_b)
 
 
-def make_instances(
-    tokens: Tokens, spec: InstanceSpec, generator: np.random.RandomState, continues: np.ndarray
-) -> np.ndarray:
-    """The instances of one pass over `tokens`: fresh pairs, fresh masks.
-
-    Parameters
-    ----------
-    continues : np.ndarray of bool, shape (vocabulary_size,)
-        Which tokens continue a word.
-
-    Returns
-    -------
-    np.ndarray of `spec.dtype`
-    """
+def make_instances(tokens: Tokens, spec: InstanceSpec, generator: np.random.RandomState) -> np.ndarray:
+    """The instances of one pass over `tokens`, of `record_dtype`: fresh pairs, fresh masks."""
     seed = int.from_bytes(generator.bytes(16), 'little')
     segments, specials = (segment_pairs, SPECIALS) if spec.next_sentence else (single_segments, SPECIALS - 1)
     room = spec.max_seq_length - specials
     pairs = list(segments(tokens, room=room, short_share=spec.short_share, seed=seed))
-    records = np.zeros(len(pairs), spec.dtype)
+    dtype = record_dtype(spec.max_seq_length, spec.max_predictions, len(spec.continues))
+    records = np.zeros(len(pairs), dtype)
     for ids, types, (a0, a1, b0, b1, _) in zip(records['input_ids'], records['segment_ids'], pairs):
         a, end = a1 - a0 + 1, a1 - a0 + b1 - b0 + 2
         ids[0], ids[a] = spec.cls_id, spec.sep_id
@@ -173,20 +155,14 @@ def make_instances(
     first_lengths = bounds[:, 1] - bounds[:, 0]
     records['valid_lengths'] = first_lengths + bounds[:, 3] - bounds[:, 2] + specials
     records['next_sentence_labels'] = bounds[:, 4]
-    mask(records, first_lengths, spec, generator, continues)
+    _mask(records, first_lengths, spec, generator)
     return records
 
 
-def mask(
-    records: np.ndarray,
-    first_lengths: np.ndarray,
-    spec: InstanceSpec,
-    generator: np.random.RandomState,
-    continues: np.ndarray,
+def _mask(
+    records: np.ndarray, first_lengths: np.ndarray, spec: InstanceSpec, generator: np.random.RandomState
 ) -> None:
-    """Choose the predictions of every record and hide them: 80 % become [MASK], 10 % a random token, 10 %
-    stay.
-    """
+    """Choose and hide the predictions of every record: 80 % become [MASK], 10 % a random token, 10 % stay."""
     ids = records['input_ids']
     count, length = ids.shape
     place = np.arange(length)
@@ -196,7 +172,7 @@ def mask(
     wanted = np.minimum(wanted, eligible.sum(axis=1))
     keys = np.where(eligible, generator.random_sample((count, length)), 2.0)
     if spec.whole_words:
-        chosen = _whole_words(ids, eligible, wanted, keys, continues)
+        chosen = _whole_words(ids, eligible, wanted, keys, spec.continues)
     else:
         rank = np.argsort(np.argsort(keys, axis=1, kind='stable'), axis=1, kind='stable')
         chosen = rank < wanted[:, np.newaxis]
@@ -207,7 +183,7 @@ def mask(
     records['masked_lm_ids'][rows, slots] = ids[rows, places]
     records['masked_lm_weights'][rows, slots] = 1
     chance = generator.random_sample(len(rows))
-    others = generator.randint(spec.vocabulary_size, size=len(rows))
+    others = generator.randint(len(spec.continues), size=len(rows))
     ids[rows, places] = np.where(
         chance < 0.8, spec.mask_id, np.where(chance < 0.9, others, ids[rows, places])
     )

@@ -291,7 +291,6 @@ class _Worker:
         vocab = vocabulary.read_vocabulary(recipe.vocab)
         self.recipe = recipe
         self.tokenize = vocabulary.make_remembering_tokenizer(vocab, cased=recipe.cased)
-        self.continues = np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token])
         self.spec = InstanceSpec(
             max_seq_length=recipe.max_seq_length,
             max_predictions=recipe.predictions,
@@ -302,7 +301,7 @@ class _Worker:
             cls_id=vocab['[CLS]'],
             sep_id=vocab['[SEP]'],
             mask_id=vocab['[MASK]'],
-            vocabulary_size=len(vocab),
+            continues=np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token]),
         )
 
     def make(self, chunk: Chunk) -> Instances:
@@ -312,9 +311,7 @@ class _Worker:
         passes = self.recipe.dupe_factor if chunk.split == 'train' else 1
         seeds = (self.recipe.seed, SPLITS.index(chunk.split), chunk.number)
         generators = (np.random.RandomState([*seeds, copy]) for copy in range(passes))
-        records = np.concatenate(
-            [make_instances(tokens, self.spec, generator, self.continues) for generator in generators]
-        )
+        records = np.concatenate([make_instances(tokens, self.spec, generator) for generator in generators])
         counts = {
             'documents': len(tokens),
             'sentences': len(tokens.sentences) - 1,
