@@ -176,7 +176,7 @@ def run_here(
 
 def _layout(batches: Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
     """The instances of every batch, and the tokens that they are padded to."""
-    return [(batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches]
+    return [(batch.rows[batch.instance_weights > 0], batch.input_ids.shape[1]) for batch in batches]
 
 
 def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> list[tuple[np.ndarray, int]]:

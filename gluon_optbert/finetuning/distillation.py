@@ -23,7 +23,7 @@ from .objective import Exercise, FineTuning, check_fits, in_labels_of
 from .recipe import FineTuneRecipe
 
 SELECTION = 'selection.json'  # of a round of pruning
-_FIELDS = (*TOKEN_INPUTS, 'labels', 'weights')
+_FIELDS = (*TOKEN_INPUTS, 'labels', 'instance_weights')
 
 
 class HeadDivergence:
@@ -99,15 +99,15 @@ class TaughtFineTuning(Taught, FineTuning):
         feed = feed_of(batch, _FIELDS, rows=rows, ctx=self.workers.context())
         lengths = (feed['valid_length'],) if self.model.head.kind == 'question_answering' else ()
         outputs = Outputs.of(self.model(*(feed[name] for name in TOKEN_INPUTS)))
-        scores = outputs.heads[-1]
+        scores, weights = outputs.heads[-1], feed['instance_weights']
         taught = self.taught(
             batch,
             rows,
             outputs,
-            feed['weights'],
-            lambda wanted: self._divergence(scores, wanted, feed['weights'], feed['valid_length']),
+            weights,
+            lambda wanted: self._divergence(scores, wanted, weights, feed['valid_length']),
         )
-        return (self._loss(scores, feed['labels'], feed['weights'], *lengths), *taught)
+        return (self._loss(scores, feed['labels'], weights, *lengths), *taught)
 
 
 def fitting_task(teacher: SavedModel, head: Head, *, source: str, max_length: int, pairs: bool) -> SavedModel:

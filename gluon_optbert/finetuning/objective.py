@@ -238,7 +238,7 @@ class FineTuning(Objective):
         )
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        names = (*TOKEN_INPUTS, 'labels', 'weights')
+        names = (*TOKEN_INPUTS, 'labels', 'instance_weights')
         *inputs, labels, weights = feed_of(batch, names, rows=rows, ctx=self.workers.context()).values()
         lengths = inputs[2:] if self.model.head.kind == 'question_answering' else ()
         return (self._loss(self.model(*inputs), labels, weights, *lengths),)

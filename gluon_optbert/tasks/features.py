@@ -28,33 +28,19 @@ _POOL = 64  # batches of a pool
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """The tokens of all instances, one instance after the other.
+    """The tokens of all instances, one after the other: instance i is ids[starts[i]:starts[i + 1]].
 
-    Instance i is ids[starts[i]:starts[i + 1]]; its second segment begins at its token seconds[i].
+    Labels are class indices, values, the first and the last token of an answer, or zeros and ones."""
 
-    Parameters
-    ----------
-    ids : np.ndarray of int32, shape (tokens,)
-    starts : np.ndarray of int64, shape (instances + 1,)
-    seconds : np.ndarray of int64, shape (instances,)
-        For an instance without a second segment, its length.
-    labels : np.ndarray, shape (instances,) or (instances, numbers), optional
-        Class indices, values, the positions of the first and the last token of an answer, or zeros and ones.
-    tags : np.ndarray of int, shape (tokens,), optional
-        In place of labels: class indices of tokens, `NO_TAG` where a token has none.
-    wholes : np.ndarray of int, shape (instances,), optional
-        The tokens that an instance would have if it were not cut.
-    texts : np.ndarray of int, shape (instances,), increasing, optional
-        The number of the text that an instance is a window of, where long texts are split.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    seconds: np.ndarray
-    labels: np.ndarray | None = None
-    tags: np.ndarray | None = None
-    wholes: np.ndarray | None = None
-    texts: np.ndarray | None = None
+    ids: np.ndarray  # (tokens,) int32
+    starts: np.ndarray  # (instances + 1,) int64
+    seconds: np.ndarray  # (instances,) int64; the token that its second segment begins at, else its length
+    labels: np.ndarray | None = None  # (instances,) or (instances, numbers)
+    tags: np.ndarray | None = None  # (tokens,) int, in place of labels: class indices, or `NO_TAG`
+    wholes: np.ndarray | None = None  # (instances,) int; the tokens of an instance if it were not cut
+    texts: np.ndarray | None = (
+        None  # (instances,) int, increasing; where texts are split, those of the windows
+    )
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -129,15 +115,10 @@ class TaskBatch:
     token_types: np.ndarray  # (b, L) int32
     valid_length: np.ndarray  # (b,) float32
     labels: np.ndarray  # (b,), (b, numbers) or (b, L) float32
-    weights: np.ndarray  # (b,) float32
+    instance_weights: np.ndarray  # (b,) float32
     rows: np.ndarray  # (b,) int64; indices of the instances
     instance_total: int  # instances of weight one in the global batch
     token_total: int  # tokens of those, without padding
-
-    @property
-    def instance_weights(self) -> np.ndarray:
-        """The weights, as batches of pre-training call them."""
-        return self.weights
 
 
 def pair(
@@ -146,12 +127,7 @@ def pair(
     """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and the position where B begins.
 
     A sequence that is too long loses tokens at the end of its longer text, at a tie of the second one, as in
-    BERT's program.
-
-    Raises
-    ------
-    ValueError
-        If `max_length` is too small for [CLS] and the [SEP] of each text.
+    BERT's program. ValueError if `max_length` is too small for [CLS] and the [SEP] of each text.
     """
     least = 2 if second is None else 3
     if max_length < least:
@@ -190,9 +166,7 @@ def windows_of(texts: Sequence[Sequence[int]], *, max_length: int) -> list[list[
 
 
 def make_reader(vocabulary: Vocabulary, *, max_length: int, split: bool = False) -> Callable[..., Features]:
-    """A function from sentences or pairs, and optional labels, to `Features`; of a text that is too long the
-    end is cut, or it is split into windows.
-    """
+    """A function from sentences or pairs, and optional labels, to `Features`; long texts are cut or split."""
     tokenize = make_tokenizer(vocabulary)
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
 
@@ -351,12 +325,7 @@ def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tupl
     """The rows of every batch and its width, the shortest rows first.
 
     Of all ways to cut the sorted rows into batches, the one with the fewest tokens, padding and `PASS_COST`
-    for each batch included.
-
-    Parameters
-    ----------
-    most : int
-        The largest width: the positions of the network.
+    for each batch included. The largest width is `most`: the positions of the network.
     """
     order = np.argsort(lengths, kind='stable')
     widths = [bucket_width(int(length), most) for length in lengths[order]]
@@ -376,9 +345,7 @@ def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tupl
 
 
 def bucketed_batches(features: Features, batch_size: int, most: int) -> Iterator[TaskBatch]:
-    """Batches of `length_buckets` that hold every instance once, the shortest first; `most` is the largest
-    width.
-    """
+    """The batches of `length_buckets`, the shortest instances first; `most` is the largest width."""
     for rows, width in length_buckets(features.lengths, batch_size, most):
         yield batch_of(features, rows, width=width)
 
@@ -390,18 +357,10 @@ def batch_of(
     all_rows: np.ndarray | None = None,
     width: int | None = None,
 ) -> TaskBatch:
-    """A batch of some instances.
+    """A batch of the instances `rows`, shape (b,), whose weights (b,) are one unless given.
 
-    Parameters
-    ----------
-    rows : np.ndarray of int, shape (b,)
-        The instances; those of one rank in a global batch.
-    weights : np.ndarray of float32, shape (b,), optional
-        All are one without it.
-    all_rows : np.ndarray of int, optional
-        The instances of the global batch, if there are more.
-    width : int, optional
-        What is padded to; without it, the width of the global batch.
+    They are those of one rank where the global batch has more, `all_rows`. They are padded to `width`, or to
+    that of the global batch.
     """
     all_rows = rows if all_rows is None else all_rows
     width = width or features.width(all_rows)
