@@ -31,17 +31,10 @@ _MOST_LABELS = 20  # of a classification, unless every second row has another of
 class Examples:
     """The rows of one file.
 
-    Parameters
-    ----------
-    texts : tuple of tuple of str
-        One text a row, or two.
-    labels : np.ndarray, shape (rows,), optional
-        Numbers of classes (int64), or values (float64); of several labels zeros and ones, shape (rows,
-        labels); of words, whose rows are sentences, tuples of their tags. None of a test set.
-    indices : tuple of str
-    """
+    Labels are numbers of classes (int64) or values (float64), of the shape (rows,); of several labels zeros
+    and ones, (rows, labels); of words, whose rows are sentences, tuples of tags. A test set has none."""
 
-    texts: tuple[tuple[str, ...], ...]
+    texts: tuple[tuple[str, ...], ...]  # one a row, or two
     labels: np.ndarray | None
     indices: tuple[str, ...]
 
@@ -79,22 +72,10 @@ def task_of_file(
     """The task that a table with a header holds, by its columns.
 
     If the header has the columns of a task of GLUE, or text, label and perhaps pair, the texts and the label
-    are those. Else it has one column of text or two, and the last one of labels.
-
-    Parameters
-    ----------
-    text : sequence of str
-        The column of the text or those of both texts, where they are known.
-    label : str, optional
-        The column of the labels, where it is known; or with commas between those of zeros and ones, of which
-        each is a label.
-    kind : str, optional
-        The kind of the head, where it is known.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or it has other columns, no labels, or fewer than two.
+    are those. Else it has one column of text or two, and the last one of labels. Where they are known, `text`
+    has the columns of texts, `kind` is that of the head, and `label` names the column of the labels, or with
+    commas between those of zeros and ones, of which each is a label. FileNotFoundError or ValueError if there
+    is no such file, or it has other columns, no labels, or fewer than two.
     """
     path = Path(path)
     if is_tagged(path):
@@ -246,48 +227,22 @@ def task_of_head(head: Head, path: Path) -> Task:
 
 
 def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
-    """The rows of one file of a task; FileNotFoundError or ValueError from `read_table`, or if a label is
-    unknown or no finite number: the line is named.
+    """The rows of one file of a task, or the sentences of a file of tagged words; FileNotFoundError or
+    ValueError from `read_table`, `read_sentences` or `labels_of`: the line is named.
     """
+    indices: tuple[str, ...] = ()
     if task.head.kind == 'token_classification':
-        return _tagged_examples(task, path, labelled)
-    wanted = [*task.fields, *(label_columns(task) if labelled else [])]
-    cut_with = task.label if task.incomplete_rows else ''  # a test set has to be whole
-    table = read_table(path, wanted, headerless=task.headerless, cut_with=cut_with)
-    labels = labels_of(task, label_cells(task, table), path) if labelled else None
-    if task.index in table.columns and not labelled:
-        indices = tuple(str(cell) for _, cell in table.column(task.index))
+        found = read_sentences(path, labelled=labelled)
+        texts, cells = tuple(one.words for one in found), ((one.line, one.tags) for one in found)
     else:
-        indices = tuple(map(str, range(len(table.rows))))
-    return Examples(table.texts(task.fields), labels, indices)
-
-
-def _tagged_examples(task: Task, path: Path, labelled: bool) -> Examples:
-    """The sentences of a file of words with tags."""
-    found = read_sentences(path, labelled=labelled)
-    labels = labels_of(task, ((one.line, one.tags) for one in found), path) if labelled else None
-    return Examples(tuple(one.words for one in found), labels, tuple(map(str, range(len(found)))))
-
-
-def _of_several(head: Head, cells: Iterable[tuple[int, Any]], path: Path) -> np.ndarray:
-    """The labels of rows that may have several, or the tags of sentences, as `Examples` has them."""
-    rows, numbers = [], head.numbers
-    for line, cell in cells:
-        row = []
-        for word in cell if isinstance(cell, tuple) else several_labels(cell):
-            number = numbers.get(word, numbers.get(word.casefold()))
-            if number is None:
-                raise ValueError(
-                    f'{path}: line {line} has the label {word!r:.60}, wanted {" or ".join(head.labels)}'
-                )
-            row.append(head.labels[number])
-        rows.append(tuple(row))
-    if head.kind == 'multi_label':
-        return np.array([[label in row for label in head.labels] for row in rows], dtype=np.int64)
-    labels = np.empty(len(rows), object)
-    for place, row in enumerate(rows):  # at once, rows of one length would be a table
-        labels[place] = row
-    return labels
+        wanted = [*task.fields, *(label_columns(task) if labelled else [])]
+        cut_with = task.label if task.incomplete_rows else ''  # a test set has to be whole
+        table = read_table(path, wanted, headerless=task.headerless, cut_with=cut_with)
+        texts, cells = table.texts(task.fields), label_cells(task, table)
+        if task.index in table.columns and not labelled:
+            indices = tuple(str(cell) for _, cell in table.column(task.index))
+    labels = labels_of(task, cells, path) if labelled else None
+    return Examples(texts, labels, indices or tuple(map(str, range(len(texts)))))
 
 
 def label_columns(task: Task) -> list[str]:
@@ -321,24 +276,34 @@ def label_text(cell: Any) -> str:
 
 
 def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.ndarray:
-    """The numbers of classes, or the values, in cells that come with their lines; ValueError if one holds
-    something else.
+    """The labels, as of `Examples`, in cells that come with their lines; ValueError if one is something
+    else.
     """
-    regression = task.head.kind == 'regression'
-    numbers = task.head.numbers
-    if task.head.kind in ('multi_label', 'token_classification'):
-        return _of_several(task.head, cells, path)
-    values = []
-    for line, cell in cells:
+    kind, names, numbers = task.head.kind, task.head.labels, task.head.numbers
+
+    def number(line: int, cell: Any) -> float:
         text = label_text(cell)
         try:
-            values.append(
-                finite_number(text) if regression else numbers[text if text in numbers else text.casefold()]
-            )
+            if kind == 'regression':
+                return finite_number(text)
+            return numbers[text if text in numbers else text.casefold()]
         except (KeyError, ValueError):
-            wanted = 'a finite number' if regression else ' or '.join(task.head.labels)
+            wanted = 'a finite number' if kind == 'regression' else ' or '.join(names)
             raise ValueError(f'{path}: line {line} has the label {cell!r:.60}, wanted {wanted}') from None
-    return np.array(values, dtype=np.float64 if regression else np.int64)
+
+    if kind in ('classification', 'regression'):
+        values = [number(line, cell) for line, cell in cells]
+        return np.array(values, dtype=np.float64 if kind == 'regression' else np.int64)
+    rows = []
+    for line, cell in cells:
+        words = cell if kind == 'token_classification' else several_labels(cell)
+        rows.append([number(line, word) for word in words])
+    if kind == 'multi_label':
+        return np.array([[label in row for label in range(len(names))] for row in rows], dtype=np.int64)
+    labels = np.empty(len(rows), object)
+    for place, row in enumerate(rows):  # at once, rows of one length would be a table
+        labels[place] = tuple(names[label] for label in row)
+    return labels
 
 
 def finite_number(cell: str) -> float:
@@ -361,9 +326,7 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
 
 
 def majority_scores(task: Task, sets: Mapping[str, Examples]) -> dict[str, float]:
-    """The scores of always giving the commonest answer of each set, in percent, by the names of a fine-tuning
-    result: ``dev/accuracy``. `metrics.majority_score` says what they are.
-    """
+    """The `metrics.majority_score` of each set by the names of a fine-tuning result: ``dev/accuracy``."""
     return {
         f'{name}/{metric}': value
         for name, examples in sets.items()
@@ -372,12 +335,8 @@ def majority_scores(task: Task, sets: Mapping[str, Examples]) -> dict[str, float
 
 
 def decided(head: Head, scores: Any) -> Any:
-    """What a network predicts, as the labels of `Examples` are.
-
-    Parameters
-    ----------
-    scores : np.ndarray, shape (rows, outputs)
-        Of tags a list of arrays of the shape (words, outputs).
+    """What a network predicts, as the labels of `Examples` are, from scores of the shape (rows, outputs), or
+    of tags a list of (words, outputs).
     """
     if head.kind == 'token_classification':
         return [tuple(head.labels[number] for number in own.argmax(axis=1)) for own in scores]
@@ -387,9 +346,7 @@ def decided(head: Head, scores: Any) -> Any:
 
 
 def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
-    """The file that GLUE's leaderboard takes for one test set: ``index`` and ``prediction``. Scores have the
-    shape (rows, outputs).
-    """
+    """The file that GLUE's leaderboard takes for a test set, from scores of the shape (rows, outputs)."""
     predictions: Sequence[Any] = decided(task.head, scores)
     if task.head.kind == 'regression':
         predictions = [f'{value:.3f}' for value in predictions]

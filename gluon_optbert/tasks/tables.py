@@ -24,19 +24,11 @@ _SEPARATORS = {',': 'commas', '\t': 'tabs', ';': 'semicolons', '|': 'bars'}
 class Table:
     """The rows of a file, blank ones left out.
 
-    Parameters
-    ----------
-    path : Path
-    columns : tuple of str
-        Of JSON lines, the keys of all objects.
-    rows : list of (int, sequence)
-        The line that a row begins on and its cells, one for each column. Cells are of type str; of JSON lines
-        they are values, None where an object has no such key.
-    """
+    Cells are of type str; of JSON lines they are values, None where an object has no such key."""
 
     path: Path
-    columns: tuple[str, ...]
-    rows: list[tuple[int, Sequence[Any]]]
+    columns: tuple[str, ...]  # of JSON lines, the keys of all objects
+    rows: list[tuple[int, Sequence[Any]]]  # the line that each begins on, and a cell for each column
 
     def cells(self, names: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         """The line and the cells of some columns, row by row; ValueError if a name is that of several
@@ -75,23 +67,11 @@ class Table:
 def read_table(
     path: Path, wanted: Sequence[str] = (), *, headerless: Sequence[str] = (), cut_with: str = ''
 ) -> Table:
-    """The table in a file.
+    """The table in a file, with all columns that are wanted; `headerless` are those of a file without header.
 
-    Parameters
-    ----------
-    path : Path
-    wanted : sequence of str
-        Columns that must be there.
-    headerless : sequence of str
-        The columns of a file that has no header.
-    cut_with : str
-        A column: in a file that has it, rows with too few cells are left out, and it is said how many.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file; it is not UTF-8 or not what its ending says; a column is missing;
-        there are no rows; or a row has too few cells or too many: the line is named.
+    In a file with the column `cut_with`, rows with too few cells are left out, and it is said how many.
+    FileNotFoundError or ValueError if there is no such file; it is not UTF-8 or not what its ending says; a
+    column is missing; there are no rows; or a row has too few cells or too many: the line is named.
     """
     path = Path(path)
     if path.suffix.lower() == '.jsonl':
@@ -173,25 +153,20 @@ def read_lines(path: Path) -> list[list[str]]:
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line that a record of a CSV file begins on, and its cells."""
-    reader = csv.reader(io.StringIO(decoded(path), newline=''), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(
-                f'{path}: line {line}: {error}; a cell with a comma, a quote or a line break stands '
-                'in quotes, and a quote in it is doubled'
-            ) from error
-        if cells is None:
-            return
-        yield line, cells
+    reader, line = csv.reader(io.StringIO(decoded(path), newline=''), strict=True), 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f'{path}: line {line}: {error}; a cell with a comma, a quote or a line break stands in quotes, '
+            'and a quote in it is doubled'
+        ) from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with their line numbers; FileNotFoundError or ValueError if a line
-    is none.
-    """
+    """The line numbers and objects of JSON lines; FileNotFoundError, or ValueError if a line is none."""
     for number, line in enumerate(decoded(Path(path)).split('\n'), 1):
         if line.strip():
             yield number, json_object(line, source=f'{path}: line {number}')

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +25,6 @@ from gluon_optbert.tasks.task import find_task
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
 DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
-
-
 PAIRS = 'sentence1\tsentence2\tlabel\n'
 SCORES = 'sentence1\tsentence2\tscore\n'
 
@@ -40,8 +39,6 @@ MRPC = (
     '\ufeff#2 String\tQuality\tx\t#1 String\tx\r\none\u2028line\t1\t7\tHe said " no .\t8\r\n'
     'b\t0\t7\t"quoted"\t8\r\n'
 )
-
-
 ROWS = [('a, b', 'good'), ('he said "no"\nand left', 'bad'), ('c\td', 'good')]
 
 
@@ -65,9 +62,12 @@ def test_table_is_read_by_its_ending(tmp_path, name, text):
     assert examples.texts == tuple((text,) for text, _ in ROWS) and examples.labels.tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize('ending', ['csv', 'tsv'])
+@examples(60)
 @given(
-    st.lists(st.tuples(*[st.text('ab, "\u2028é;|', max_size=5)] * 2, st.sampled_from(['0', '1'])), min_size=1)
+    st.sampled_from(['csv', 'tsv']),
+    st.lists(
+        st.tuples(*[st.text('ab, "\u2028é;|', max_size=5)] * 2, st.sampled_from(['0', '1'])), min_size=1
+    ),
 )
 def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
     path = tmp_path_factory.mktemp('table') / f'dev.{ending}'
@@ -79,24 +79,6 @@ def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
     examples = read_examples(find_task('WNLI'), path)
     assert examples.texts == tuple(row[:2] for row in rows)
     assert examples.labels.tolist() == [int(row[2]) for row in rows]
-
-
-@pytest.mark.parametrize(
-    'name, text, said',
-    [
-        ('dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'dev.tsv: line 2 has 3 cells, and 2 are wanted'),
-        ('dev.csv', 'sentence,label\n"a\nb",1\nc,d,0\n', 'dev.csv: line 4 has 3 cells, and 2 are wanted'),
-        ('dev.csv', 'sentence,label\nc,0\n"a,1\n', 'dev.csv: line 3: .* stands in quotes'),
-        ('dev.tsv', 'sentence,label\na,1\n', 'commas found, tabs expected: call the file .csv'),
-        ('dev.csv', 'sentence;label\na;1\n', 'semicolons found, commas expected: save it with commas'),
-        ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": "b"}\n', "line 2 has no 'label'"),
-        ('dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": 5, "label": 1}\n', "line 2 has 5 as 'sen"),
-        ('dev.jsonl', '["a", 1]\n', 'line 1: wanted a JSON object, found list'),
-    ],
-)
-def test_row_that_does_not_fit_is_refused_with_its_line(tmp_path, name, text, said):
-    with pytest.raises(ValueError, match=said):
-        read_examples(find_task('SST-2'), write(tmp_path / name, text))
 
 
 @pytest.mark.parametrize(
@@ -153,20 +135,32 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
 
 
 @pytest.mark.parametrize(
-    'name, text, said',
+    'task, name, text, said',
     [
-        ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
-        ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0, in line 1'),
-        ('RTE', 'index\t' + PAIRS + '0\ta\tb\tentailment\n1\ta\n', 'line 3 has 2 cells, and 4 are wanted'),
-        ('RTE', PAIRS, 'has no rows'),
-        ('RTE', f'{PAIRS}a\tb\tentailment\na\tb\tmaybe\n', "line 3 has the label 'maybe', wanted entailment"),
-        ('STS-B', f'{SCORES}a\tb\t1\na\tb\tnan\n', "line 3 has the label 'nan', wanted a finite number"),
-        ('RTE', 'sentence1\tsentence2\tlabel\tlabel\na\tb\tc\td\n', "2 columns are called 'label', of"),
+        ('SST-2', 'dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'line 2 has 3 cells, and 2 are wanted'),
+        ('SST-2', 'dev.csv', 'sentence,label\n"a\nb",1\nc,d,0\n', 'line 4 has 3 cells, and 2 are wanted'),
+        ('SST-2', 'dev.csv', 'sentence,label\nc,0\n"a,1\n', 'line 3: .* stands in quotes'),
+        ('SST-2', 'dev.tsv', 'sentence,label\na,1\n', 'commas found, tabs expected: call the file .csv'),
+        ('SST-2', 'dev.csv', 'sentence;label\na;1\n', 'semicolons found, commas expected: save it with comm'),
+        ('SST-2', 'dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": "b"}', "line 2 has no 'label'"),
+        ('SST-2', 'dev.jsonl', '{"sentence": 5, "label": 1}\n', "line 1 has 5 as 'sentence'"),
+        ('SST-2', 'dev.jsonl', '["a", 1]\n', 'line 1: wanted a JSON object, found list'),
+        ('RTE', 'dev.tsv', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sente"),
+        ('RTE', 'dev.tsv', b'\xff\xfe', 'not UTF-8 at byte 0, in line 1'),
+        ('RTE', 'dev.tsv', PAIRS, 'has no rows'),
+        ('RTE', 'dev.tsv', f'{PAIRS}a\tb\tmaybe\n', "line 2 has the label 'maybe', wanted entailment"),
+        (
+            'RTE',
+            'dev.tsv',
+            'sentence1\tsentence2\tlabel\tlabel\na\tb\tc\td\n',
+            "2 columns are called 'label'",
+        ),
+        ('STS-B', 'dev.tsv', f'{SCORES}a\tb\tnan\n', "line 2 has the label 'nan', wanted a finite number"),
     ],
 )
-def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, text, said):
-    with pytest.raises(ValueError, match=f'data.tsv: .*{said}'):
-        read_examples(find_task(name), write(tmp_path / 'data.tsv', text))
+def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, task, name, text, said):
+    with pytest.raises(ValueError, match=f'{name}: .*{said}'):
+        read_examples(find_task(task), write(tmp_path / name, text))
 
 
 @pytest.mark.parametrize(
@@ -188,23 +182,20 @@ def test_file_with_a_header_is_read_by_its_columns(tmp_path, header, fields, lab
     assert len(read_examples(task, path)) == 4
 
 
-@pytest.mark.parametrize('header', ['index\tsentence', 'index\tsentence1\tsentence2'])
-def test_test_set_of_glue_has_no_labels_to_be_found(tmp_path, header):
-    """Its numbers are no texts, and its sentences no labels."""
-    rows = ''.join('\t'.join([str(i), *'ab'][: header.count('\t') + 1]) + f'{i}\n' for i in range(4))
-    with pytest.raises(ValueError, match="test.tsv: its last column, 'sentence2?', is of text.* dev.tsv"):
-        task_of_file(write(tmp_path / 'test.tsv', f'{header}\n{rows}'))
-
-
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('a\tb\tc\td\n1\t2\t3\t4\n', 'dev.tsv: its first line has the columns'),
-        ('text\tlabel\na\t1\n', 'dev.tsv: no row has another label'),
+        (
+            'index\tsentence\n0\ta\n',
+            "its last column, 'sentence', is of text.* dev.tsv",
+        ),  # of GLUE, to test on
+        ('index\tsentence1\tsentence2\n0\ta\tb\n', "its last column, 'sentence2', is of text.* dev.tsv"),
+        ('a\tb\tc\td\n1\t2\t3\t4\n', 'its first line has the columns'),
+        ('text\tlabel\na\t1\n', 'no row has another label'),
     ],
 )
 def test_file_of_other_columns_is_refused_by_name(tmp_path, text, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f'dev.tsv: {said}'):
         task_of_file(write(tmp_path / 'dev.tsv', text))
 
 
