@@ -24,7 +24,7 @@ from ..runs.recipe import Recipe, option, to_dict
 from ..tasks.texts import read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, casing_of
-from ..text.trimming import TRIM, Splits, TrimRecord, compare_splits, splits_to_dict, trimmed_vocabulary
+from ..text.trimming import TRIM, Splits, TrimRecord, compare_splits, trimmed_vocabulary
 
 _TAKEN_ALONG = ('metrics.jsonl', ORIGIN)  # from the directory of the whole network: how it was trained
 
@@ -134,6 +134,6 @@ def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimR
         model_sha256=sha256(model / 'model.params'),
         tokens=tuple(one.vocab_size for one in architectures),
         parameters=tuple(int(ParameterCost().cost(one)) for one in architectures),
-        splits=splits_to_dict(trimmed.splits),
+        splits={**dataclasses.asdict(trimmed.splits), 'share': trimmed.splits.share},
         origin={'commit': commit(), 'versions': versions()},
     )

@@ -47,21 +47,13 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
     These stay: added and special tokens, but not those such as [unused1]; single characters, at the beginning
     of a word and inside; tokens with at least `count` uses in the text. The other tokens go, the longest ones
     first. The words that had one are split anew before shorter tokens are looked at, so a token stays, too,
-    if `count` of these words need it. One token that tells the casing stays in any case.
-
-    Parameters
-    ----------
-    words : mapping of str to int
-        The words of the text and their counts, see `count_words`.
-
-    Raises
-    ------
-    ValueError
-        If `count` is below 1.
+    if `count` of these words need it. One token that tells the casing stays in any case. Words are those of
+    `count_words`; ValueError if `count` is below 1.
     """
     if count < 1:
         raise ValueError(f'count must be at least 1, found {count}')
-    splitting = _Splitting(vocab, words)
+    splitting = _Splitting(words)
+    splitting.renew(words, vocab)
     used = {token for token, uses in splitting.uses.items() if uses >= count}
     signs = {token for token in vocab.idx_to_token if is_special(token) and not _UNUSED.fullmatch(token)}
     kept = signs | used | {token for token in vocab.idx_to_token if len(_spelling(token)) == 1}
@@ -69,7 +61,17 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
     witnesses = casing_witnesses(vocab)[1]
     if witnesses and kept.isdisjoint(witnesses):
         kept |= {witnesses[0]}
-    return splitting.without_rare(kept, count)
+    by_length: dict[int, list[str]] = collections.defaultdict(list)
+    for token in vocab.idx_to_token:
+        if token not in kept:
+            by_length[len(_spelling(token))].append(token)
+    left = vocab
+    for length in sorted(by_length, reverse=True):
+        rare = {token for token in by_length[length] if splitting.uses[token] < count}
+        tokens = [token for token in left.idx_to_token if token not in rare]
+        left = vocabulary_of(tokens, settings=left.settings)
+        splitting.renew(sorted(set().union(*(splitting.holders[token] for token in rare))), left)
+    return left
 
 
 def _spelling(token: str) -> str:
@@ -80,42 +82,23 @@ def _spelling(token: str) -> str:
 class _Splitting:
     """Splits of the words of a text while tokens are taken out of the vocabulary."""
 
-    def __init__(self, vocab: Vocabulary, words: Mapping[str, int]):
-        self._vocab, self._words = vocab, words
+    def __init__(self, words: Mapping[str, int]):
+        self._words = words
         self._pieces: dict[str, tuple[str, ...]] = {}
-        self._holders: dict[str, set[str]] = collections.defaultdict(set)  # words by the tokens in them
+        self.holders: dict[str, set[str]] = collections.defaultdict(set)  # words by the tokens in them
         self.uses: collections.Counter = collections.Counter()
-        self._split(words, vocab)
 
-    def _split(self, words: Iterable[str], vocab: Vocabulary) -> None:
+    def renew(self, words: Iterable[str], vocab: Vocabulary) -> None:
         """Split some words, perhaps anew."""
         pieces_of = piece_splitter(vocab)
         for word in words:
             for piece in self._pieces.get(word, ()):
                 self.uses[piece] -= self._words[word]
-                self._holders[piece].discard(word)
+                self.holders[piece].discard(word)
             self._pieces[word] = tuple(pieces_of(word))
             for piece in self._pieces[word]:
                 self.uses[piece] += self._words[word]
-                self._holders[piece].add(word)
-
-    def without_rare(self, kept: set[str], count: int) -> Vocabulary:
-        """The vocabulary without tokens of fewer uses, taken out from the longest to the shortest; those of
-        `kept` stay.
-        """
-        by_length: dict[int, list[str]] = collections.defaultdict(list)
-        for token in self._vocab.idx_to_token:
-            if token not in kept:
-                by_length[len(_spelling(token))].append(token)
-        gone: set[str] = set()
-        left = self._vocab
-        for length in sorted(by_length, reverse=True):
-            rare = [token for token in by_length[length] if self.uses[token] < count]
-            gone.update(rare)
-            tokens = [token for token in left.idx_to_token if token not in gone]
-            left = vocabulary_of(tokens, settings=left.settings)
-            self._split(sorted(set().union(*(self._holders[token] for token in rare))), left)
-        return left
+                self.holders[piece].add(word)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,30 +113,18 @@ class SplitWord:
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Splits of the words of a text with a whole vocabulary and with a part of it.
+    """Splits of the words of a text, every occurrence counted, with a whole vocabulary and with a part of it.
 
-    Parameters
-    ----------
-    words, tokens, tokens_after : int
-        Of the text, every occurrence counted. A word is one or more tokens.
-    tokens_gone : int
-        Those of `tokens` that the part lacks.
-    unknown, unknown_after : int
-        Words that are [UNK].
-    examples : tuple of SplitWord
-        The most frequent words that had a token that is gone.
-    now_unknown : tuple of SplitWord
-        The most frequent words that are [UNK] with the part alone.
-    """
+    Words of examples are the most frequent ones that had a token that is gone."""
 
     words: int
     tokens: int
     tokens_after: int
-    tokens_gone: int
-    unknown: int
+    tokens_gone: int  # those of `tokens` that the part lacks
+    unknown: int  # words that are [UNK]
     unknown_after: int
     examples: tuple[SplitWord, ...]
-    now_unknown: tuple[SplitWord, ...]
+    now_unknown: tuple[SplitWord, ...]  # examples that are [UNK] with the part alone
 
     @property
     def share(self) -> float:
@@ -162,15 +133,7 @@ class Splits:
 
 
 def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabulary) -> Splits:
-    """Splits of the words of a text with a whole vocabulary and with a part of it.
-
-    Parameters
-    ----------
-    words : mapping of str to int
-        See `count_words`.
-    before, after : Vocabulary
-        Each token of `after` is one of `before`.
-    """
+    """Splits of the words of `count_words` with a whole vocabulary and with a part of it."""
     split_before, split_after = piece_splitter(before), piece_splitter(after)
     unknown = (before.unknown_token,)
     counts: collections.Counter = collections.Counter()
@@ -198,30 +161,16 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
 
 
 class TrimRecord(BaseModel, frozen=True):
-    """Record of a trimmed vocabulary.
-
-    Parameters
-    ----------
-    recipe : dict
-        The settings: among them ``model``, the directory of the whole network, and ``text``.
-    model_sha256 : str
-        Of the ``model.params`` of the whole network.
-    tokens, parameters : tuple of (int, int)
-        Before and after. Parameters are those of embeddings and encoder.
-    splits : dict
-        Of the text, as `Splits` has it, and the ``share`` of its tokens that split.
-    origin : dict
-        The commit and the versions of what trimmed it.
-    """
+    """Record of a trimmed vocabulary."""
 
     format: Literal['gluon_optbert trimmed vocabulary'] = FORMAT
     version: Literal[1] = VERSION
-    recipe: dict[str, Any]
-    model_sha256: str
-    tokens: tuple[int, int]
-    parameters: tuple[int, int]
-    splits: dict[str, Any]
-    origin: dict[str, Any]
+    recipe: dict[str, Any]  # among it ``model``, the directory of the whole network, and ``text``
+    model_sha256: str  # of the ``model.params`` of the whole network
+    tokens: tuple[int, int]  # before and after
+    parameters: tuple[int, int]  # of embeddings and encoder, before and after
+    splits: dict[str, Any]  # of the text, as `Splits` has it, and its ``share``
+    origin: dict[str, Any]  # the commit and the versions of what trimmed it
 
     @model_validator(mode='after')
     def _check_recipe(self) -> TrimRecord:
@@ -245,14 +194,7 @@ class TrimRecord(BaseModel, frozen=True):
         return tuple(map(Path, self.recipe['text']))
 
 
-def splits_to_dict(splits: Splits) -> dict[str, Any]:
-    """JSON values."""
-    return {**dataclasses.asdict(splits), 'share': splits.share}
-
-
 def read_trim_record(directory: Path) -> TrimRecord:
-    """The record in a model directory; FileNotFoundError or ValueError if there is none, or it is something
-    else.
-    """
+    """The record in a model directory; FileNotFoundError or ValueError if there is none that is right."""
     path = Path(directory) / TRIM
     return checked(TrimRecord, read_json(path), source=path)

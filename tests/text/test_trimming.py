@@ -1,6 +1,7 @@
 """Which tokens a text needs, and how words split without the others."""
 
 import pytest
+from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,27 +44,22 @@ def test_an_unknown_word_may_become_known():
     assert (splits.unknown, splits.unknown_after, splits.tokens_gone) == (3, 0, 0)
 
 
-@given(VOCABULARIES, WORDS, st.integers(1, 6))
-def test_tokens_with_enough_uses_and_single_characters_stay_in_order(vocab, words, count):
+@examples(60)
+@given(VOCABULARIES, WORDS, st.integers(1, 6), st.booleans())
+def test_tokens_with_enough_uses_and_single_characters_stay_in_order(vocab, words, count, whole):
+    """With one use every known word splits as before; none becomes unknown if every character is a token."""
+    vocab = of(*dict.fromkeys([*vocab.idx_to_token[5:], *SINGLE])) if whole else vocab
     left = trimmed_vocabulary(vocab, words, count=count)
     assert left.idx_to_token == [token for token in vocab.idx_to_token if token in left]
     for token, uses in uses_of(vocab, words).items():
         assert token in left or uses < count and len(token.replace('##', '')) > 1
     assert casing_of(left)[0] == casing_of(vocab)[0]
-
-
-@given(VOCABULARIES, WORDS)
-def test_with_one_use_every_known_word_of_the_text_splits_as_before(vocab, words):
-    splits = compare_splits(words, vocab, trimmed_vocabulary(vocab, words))
-    assert splits.share == 0 and not splits.examples and not splits.now_unknown
-    assert splits.unknown_after <= splits.unknown
-
-
-@given(VOCABULARIES, WORDS, st.integers(1, 6))
-def test_no_word_becomes_unknown_where_every_character_is_a_token(vocab, words, count):
-    whole = vocabulary_of(list(dict.fromkeys([*vocab.idx_to_token, *SINGLE])))
-    splits = compare_splits(words, whole, trimmed_vocabulary(whole, words, count=count))
-    assert splits.unknown_after == splits.unknown and not splits.now_unknown
+    splits = compare_splits(words, vocab, left)
+    if count == 1:
+        assert splits.share == 0 and not splits.examples and not splits.now_unknown
+        assert splits.unknown_after <= splits.unknown
+    if whole:
+        assert splits.unknown_after == splits.unknown and not splits.now_unknown
 
 
 def test_tokens_that_no_text_uses_go_and_signs_stay():
