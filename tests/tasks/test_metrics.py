@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,6 +160,7 @@ def test_exact_match_is_that_of_the_threshold_with_the_best_f1():
     assert exact_at_best_f1(answers, dict.fromkeys(answers, ''), odds) == pytest.approx(100 / 3)
 
 
+@examples(50)
 @given(
     st.dictionaries(
         st.integers(-9, 9),
@@ -185,7 +187,6 @@ def test_best_threshold_is_the_best_of_all(cases):
 
 
 def test_version_2_wants_every_question():
-
     for predictions, odds, what in (
         ({'h1': 'x'}, None, '3 of 4 questions have no prediction, the first is h2'),
         (PREDICTIONS, {'h1': 0.0, 'h2': 0.0, 'n2': 1.0}, '1 of 4 questions have no odds'),

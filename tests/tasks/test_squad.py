@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.questions import write_squad
 from helpers.tiny import TOKENS, vocabulary
 from hypothesis import given
@@ -102,6 +103,7 @@ def googles_place(context, text, start):
     return (first, last) if wanted in actual else None
 
 
+@examples(60)
 @given(
     st.lists(st.sampled_from(['a', 'b', 'c', 'ab', 'b.']), min_size=1, max_size=8),
     st.lists(st.sampled_from([' ', '  ', '\n', '\u00a0']), min_size=8, max_size=8),
@@ -137,10 +139,6 @@ def test_answer_that_stands_elsewhere_is_moved_or_left_out_and_counted(caplog):
     assert [found_answer('c d', 'd', start) for start in (-1, 3, 2, 1, 0)] == [None, None, (2, 3), None, None]
 
 
-def chosen(n_best, max_answer):
-    return Reading(n_best=n_best, max_answer=max_answer)
-
-
 def scores_for(windows, wanted):
     """Scores of zero, with one for some (window, token of the context) as start, and as end."""
     features = windows.features
@@ -154,7 +152,9 @@ def scores_for(windows, wanted):
 def test_best_answer_is_cut_out_of_the_context():
     asked = question('C  d\u0301, E f.')
     windows = windows_of(asked, reading=Reading(16, 8, 3))
-    answers, nulls = best_answers([asked], windows, scores_for(windows, [(0, 1, 3, 2.0)]), chosen(5, 4))
+    answers, nulls = best_answers(
+        [asked], windows, scores_for(windows, [(0, 1, 3, 2.0)]), Reading(n_best=5, max_answer=4)
+    )
     assert answers[0][0] == Answer('d\u0301, E', 4.0, 3, 8) and nulls == [0.0] and len(answers[0]) == 5
 
 
@@ -162,19 +162,23 @@ def test_answers_are_no_longer_than_allowed_and_never_end_before_they_begin():
     asked = question('c d e f')
     windows = windows_of(asked)
     answers, _ = best_answers(
-        [asked], windows, scores_for(windows, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), chosen(20, 2)
+        [asked],
+        windows,
+        scores_for(windows, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]),
+        Reading(n_best=20, max_answer=2),
     )
     assert {answer.text for answer in answers[0]} == {'c', 'd', 'e', 'f', 'c d', 'd e', 'e f'}
-    equal, _ = best_answers([asked], windows, scores_for(windows, []), chosen(20, 2))
+    equal, _ = best_answers([asked], windows, scores_for(windows, []), Reading(n_best=20, max_answer=2))
     assert [answer.text for answer in equal[0]] == ['c', 'c d', 'd', 'd e', 'e', 'e f', 'f']
 
 
 def test_token_is_scored_in_the_window_where_the_shorter_of_its_sides_is_longest():
     """At a tie in the first of them; every token has the number of its window as its score."""
-    windows = windows_of(question(' '.join('cdefghijklmnop')))  # 0 to 6, 3 to 9, 6 to 12 and 9 to 13
+    asked = question(' '.join('cdefghijklmnop'))
+    windows = windows_of(asked)  # 0 to 6, 3 to 9, 6 to 12 and 9 to 13
     numbered = [(window, token, token, window / 2) for window in range(4) for token in range(7)]
     answers, _ = best_answers(
-        [question(' '.join('cdefghijklmnop'))], windows, scores_for(windows, numbered[:-2]), chosen(100, 1)
+        [asked], windows, scores_for(windows, numbered[:-2]), Reading(n_best=100, max_answer=1)
     )
     found = {answer.text: int(answer.score) for answer in answers[0]}
     assert [found[letter] for letter in 'cdefghijklmnop'] == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -185,9 +189,10 @@ def test_having_no_answer_has_its_lowest_score_of_all_windows():
     windows = windows_of(asked)
     scores = scores_for(windows, [])
     scores[:, 0] = [[3.0, 1.0], [-2.0, 1.0], [0.5, 1.0], [5.0, 1.0]]
-    assert best_answers([asked], windows, scores, chosen(1, 1))[1] == [-1.0]
+    assert best_answers([asked], windows, scores, Reading(n_best=1, max_answer=1))[1] == [-1.0]
 
 
+@examples(50)
 @given(
     st.lists(
         st.text(alphabet='aBc \u00e9\u0301\ufb01\ud55c\u6771.,\u2028\n', max_size=40), min_size=1, max_size=3
@@ -199,7 +204,7 @@ def test_answers_are_pieces_of_their_context_best_first(contexts, seed):
     windows = windows_of(*asked)
     shape = len(windows.features), int(windows.features.lengths.max()), 2
     scores = np.random.RandomState(seed).standard_normal(shape).astype('f')
-    answers, nulls = best_answers(asked, windows, scores, chosen(4, 3))
+    answers, nulls = best_answers(asked, windows, scores, Reading(n_best=4, max_answer=3))
     for one, best, null, (begins, _) in zip(asked, answers, nulls, windows.places):
         assert len(best) <= 4 and bool(best) == bool(len(begins))
         assert all(answer.text and answer.text == one.context[answer.start : answer.end] for answer in best)
@@ -209,21 +214,22 @@ def test_answers_are_pieces_of_their_context_best_first(contexts, seed):
         assert decide(best, null, -np.inf) == ''
 
 
-def test_no_answer_wins_beyond_the_threshold_only():
-    answers = [Answer('x', 3.0), Answer('y', 1.0)]
-    assert [decide(answers, null, 1.0) for null in (3.0, 4.0, 4.1)] == ['x', 'x', '']
-    assert decide([], None, 0.0) == ''
-
-
-def test_chosen_answer_has_its_place_and_its_probability():
+def test_no_answer_wins_beyond_the_threshold_only_and_the_chosen_one_has_its_probability():
     answers = [Answer('x', 3.0, 5, 6), Answer('y', 1.0, 7, 8)]
+    assert [decide(answers, null, 1.0) for null in (3.0, 4.0, 4.1)] == ['x', 'x', '']
     answer = chosen_answer(answers, 4.0, None)
     assert answer == Answer('x', 3.0, 5, 6, pytest.approx(1 / (1 + np.exp(-2))))
     none = chosen_answer(answers, 4.0, 0.5)
     assert none == Answer('', 4.0, probability=pytest.approx(1 / (1 + np.exp(-1) + np.exp(-3))))
     assert chosen_answer([], 4.0, None) == Answer('', 0.0)
+    every = with_probabilities(answers, 2.0)
+    assert [one.text for one in every] == ['x', '', 'y'] and sum(
+        one.probability for one in every
+    ) == pytest.approx(1)
+    assert with_probabilities([]) == []
 
 
+@examples(50)
 @given(st.integers(5, 700))
 def test_networks_of_any_length_can_read_questions(positions):
     reading = Reading.of({'learning_rate': 1}, positions)
@@ -237,14 +243,6 @@ def test_reading_is_that_of_the_fine_tuning_run():
     for name, value in (('stride', 0), ('stride', 1.5), ('max_length', 6), ('null_threshold', np.inf)):
         with pytest.raises(ValueError, match=name):
             Reading.of({**recipe, name: value}, 512)
-
-
-def test_probabilities_sum_to_one_in_the_order_of_the_scores():
-    answers = with_probabilities([Answer('x', 3.0), Answer('y', 1.0)], 2.0)
-    assert [answer.text for answer in answers] == ['x', '', 'y']
-    weights = np.exp([0, -1, -2])
-    assert [answer.probability for answer in answers] == pytest.approx(weights / weights.sum())
-    assert with_probabilities([]) == []
 
 
 def test_files_have_every_question():

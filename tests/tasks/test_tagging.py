@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.tiny import vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,7 @@ def test_punctuation_around_words_is_words():
     ]  # fmt: skip
 
 
+@examples(50)
 @given(
     st.lists(st.lists(st.sampled_from(['a', 'abc', 'zzzz', '\u200b']), max_size=9), min_size=1, max_size=4),
     st.integers(4, 8),

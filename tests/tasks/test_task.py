@@ -74,9 +74,7 @@ def test_task_file_that_is_wrong_is_refused(written, change, said):
         read_task(written(**change))
 
 
-@pytest.mark.parametrize(
-    'name', ['../../evil.tsv', 'x\\y.tsv', '', '.hidden', 'a\nb.tsv', '\ud800.tsv', 'ü' * 128]
-)
+@pytest.mark.parametrize('name', ['../evil.tsv', 'x\\y.tsv', '', '.hidden', 'a\nb.tsv', '\ud800', 'ü' * 128])
 def test_submission_without_a_plain_file_name_is_refused(written, name):
     with pytest.raises(ValueError) as error:
         read_task(written(test={'RTE.tsv': 'RTE/test.tsv', name: 'RTE/test.tsv'}))

@@ -13,7 +13,7 @@ from helpers.tiny import LENGTH, PREDICTIONS, write_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.text.batches import Batch, evaluation_batches, stream
+from gluon_optbert.text.batches import evaluation_batches, stream
 from gluon_optbert.text.shards import Shards, record_dtype
 from gluon_optbert.text.tokenizer import vocabulary_of
 
@@ -57,24 +57,7 @@ def numbers(batches):
     ]
 
 
-def equal(one: Batch, other: Batch) -> bool:
-    return all(
-        np.array_equal(vars(one)[name], vars(other)[name])
-        and np.asarray(vars(one)[name]).dtype == np.asarray(vars(other)[name]).dtype
-        for name in vars(one)
-    )
-
-
-def joined(parts):
-    """The global batch of the ranks' parts."""
-    return {
-        name: np.concatenate([vars(part)[name] for part in parts])
-        for name, value in vars(parts[0]).items()
-        if isinstance(value, np.ndarray)
-    }
-
-
-@pytest.mark.parametrize('workers, batch_size', [(1, 1), (1, 7), (2, 4), (3, 9), (4, 4), (4, 40)])
+@pytest.mark.parametrize('workers, batch_size', [(1, 7), (3, 9), (4, 4), (4, 40)])
 def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, batch_size):
     ranks = [
         list(stream(shards, batch_size=batch_size, seed=5, epochs=1, rank=rank, workers=workers))
@@ -84,12 +67,10 @@ def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, bat
     assert {len(batches) for batches in ranks} == {-(-37 // batch_size)}
     whole = list(stream(shards, batch_size=batch_size, seed=5, epochs=1))
     for parts, batch in zip(zip(*ranks), whole):
-        for name, values in joined(parts).items():
-            np.testing.assert_array_equal(values, vars(batch)[name])
-        assert all(
-            part.masked_total == batch.masked_total and part.input_ids.shape[1] == batch.input_ids.shape[1]
-            for part in parts
-        )
+        for name, value in vars(batch).items():  # those of a rank are a part of each array, and all totals
+            own = [vars(part)[name] for part in parts]
+            found = np.concatenate(own) if isinstance(value, np.ndarray) else own
+            np.testing.assert_array_equal(found, value)
 
 
 @examples(10)
@@ -98,9 +79,11 @@ def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed)
     shards = Shards.open(directory)
     taken = list(itertools.islice(stream(shards, batch_size=batch_size, seed=seed), start + 4))
     resumed = list(itertools.islice(stream(shards, batch_size=batch_size, seed=seed, start=start), 4))
-    assert all(map(equal, taken[start:], resumed)) and [batch.index for batch in resumed] == list(
-        range(start, start + 4)
-    )
+    assert [batch.index for batch in resumed] == list(range(start, start + 4))
+    for one, other in zip(taken[start:], resumed, strict=True):
+        for name, values in vars(one).items():
+            np.testing.assert_array_equal(values, vars(other)[name])
+            assert np.asarray(values).dtype == np.asarray(vars(other)[name]).dtype
 
 
 def test_epochs_and_seeds_differ_in_order_and_not_in_content(shards):
@@ -133,8 +116,7 @@ def test_a_batch_is_what_the_shards_hold(tmp_path):
         assert totals == (8, 4, rows['valid_lengths'].sum())
 
 
-@pytest.mark.parametrize('workers', [1, 2, 4])
-@pytest.mark.parametrize('limit', [None, 0, 5, 13, 1000])
+@pytest.mark.parametrize('workers, limit', [(1, None), (1, 13), (2, 0), (2, 1000), (4, 5), (4, 13)])
 def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
     wanted = list(range(37))[:limit]
     ranks = [
@@ -160,6 +142,10 @@ def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
         (dict(batch_size=0), 'does not divide'),
         (dict(batch_size=4, rank=2, workers=2), 'rank'),
         (dict(batch_size=4, start=-1), 'start'),
+        (
+            dict(batch_size=2**50),
+            r'1,125,899,906,842,624 instances takes at least [\d,]+ GB and .* have 37 inst',
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_at_once(shards, arguments, said):
@@ -175,15 +161,10 @@ def test_a_shard_that_vanishes_is_an_error_at_the_consumer(tmp_path):
         list(stream(shards, batch_size=5, seed=0, epochs=1))
 
 
-def test_batch_of_several_epochs_is_drawn_and_one_beyond_memory_refused(shards):
+def test_batch_of_several_epochs_is_drawn(shards):
     batches = stream(shards, batch_size=74, seed=0)
     assert sorted(numbers([next(batches)])) == sorted([*range(37), *range(37)])
     batches.close()
-    said = (
-        r'a global batch of 1,125,899,906,842,624 instances takes at least [\d,]+ GB and .* have 37 instances'
-    )
-    with pytest.raises(ValueError, match=said):
-        stream(shards, batch_size=2**50, seed=0)
 
 
 def test_the_reading_thread_ends_with_its_consumer(shards):

