@@ -65,7 +65,7 @@ class TokenizerSettings(BaseModel):
     strip_accents: bool
     clean_text: bool = True  # whether control characters are dropped
     handle_chinese_chars: bool = True  # whether every Chinese character is a word
-    final_sigma: bool = True  # whether a word ends with one, as of BERT's program and not of `tokenizers`
+    final_sigma: bool = True  # whether lower-casing ends a word with ς, as BERT's program does
     max_input_chars_per_word: PositiveInt = _LONGEST_WORD  # a longer word is [UNK]
     added_tokens: tuple[AddedToken, ...] = ()
     as_is: str = ''  # where an imported checkpoint's own tokenizer reads text otherwise

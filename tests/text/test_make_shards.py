@@ -241,7 +241,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
         time.sleep(0.02)
     partial = [path for path in root.glob('.shards.partial-*') if path.is_dir()]
     assert workers and len(partial) == 1 and not (root / 'shards').exists()
-    done = call(*command(root, '--dupe-factor', '1', '--workers', '1')[1:])
+    done = call(*command(root, '--dupe-factor', '1', '--workers', '2')[1:])
     assert done.returncode == 0, done.stderr
     assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
@@ -251,7 +251,6 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
 @pytest.mark.parametrize(
     'change, said',
     [
-        (['--held-out', '7'], '--held-out must be '),
         (['--output', str(ROOT / 'docs')], 'docs: exists'),
         (['--cased'], 'vocab.txt: none of its 221 tokens has a capital'),
     ],

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 from gluonnlp.data import BERTSentenceTransform, BERTTokenizer
+from helpers.examples import examples
 from helpers.tiny import environment
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
@@ -116,6 +117,7 @@ def test_every_reader_of_text_asks_the_vocabulary(vocabulary, words):
     assert probed == ((1, 'Café' if vocabulary is CASED else 'Cafe'),)
 
 
+@example('aΣ Σa aΣb İΣ')
 @given(TEXT)
 def test_uncased_ids_are_those_of_gluonnlp(text):
     assert IDS[False](text) == UNCASED[GLUONNLP(text)]
@@ -127,6 +129,7 @@ def test_cased_ids_are_those_of_tokenizers(text):
     assert IDS[True](text) == LIBRARY.encode(text, add_special_tokens=False).ids
 
 
+@examples(50)
 @given(st.tuples(TEXT, TEXT))
 def test_a_pair_of_texts_is_read_as_by_the_transform_of_gluonnlp(pair):
     assume(all(map(IDS[False], pair)))
