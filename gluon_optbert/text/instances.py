@@ -74,9 +74,8 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
         first, last = borders[number], borders[number + 1]
         while first < last:
             target = generator.randint(2, room) if generator.random() < short_share else room
-            end = first + 1  # the gathered sentences are first to end - 1
-            while end < last and starts[end] - starts[first] < target:
-                end += 1
+            # the gathered sentences are first to end - 1
+            end = bisect.bisect_left(starts, starts[first] + target, first + 1, last)
             split = generator.randint(first + 1, end - 1) if end - first > 1 else end
             is_random = len(tokens) > 1 and (split == end or generator.random() < 0.5)
             if is_random:
@@ -113,16 +112,14 @@ def _elsewhere(
     other = generator.randrange(len(borders) - 2)
     other += other >= number
     first = generator.randrange(borders[other], borders[other + 1])
-    end = first + 1
-    while end < borders[other + 1] and starts[end] - starts[first] < length:
-        end += 1
+    end = bisect.bisect_left(starts, starts[first] + length, first + 1, borders[other + 1])
     return starts[first], starts[end]
 
 
 def _trimmed(
     a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Random
 ) -> tuple[int, int, int, int]:
-    """Both segments cut to `room` tokens, one by one off the longer (or the second), at a random end."""
+    """Both segments cut to `room` tokens, each off the longer one (a tie: the second), at a random end."""
     a, b = a1 - a0, b1 - b0
     excess = max(a + b - room, 0)
     if not excess:
@@ -131,8 +128,7 @@ def _trimmed(
     rest = excess - uneven
     from_a = (uneven if a > b else 0) + rest // 2
     from_b = excess - from_a
-    front_a = bin(generator.getrandbits(from_a)).count('1') if from_a else 0
-    front_b = bin(generator.getrandbits(from_b)).count('1') if from_b else 0
+    front_a, front_b = (generator.getrandbits(cut).bit_count() for cut in (from_a, from_b))
     return a0 + front_a, a1 - (from_a - front_a), b0 + front_b, b1 - (from_b - front_b)
 
 
