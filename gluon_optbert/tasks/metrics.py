@@ -5,6 +5,7 @@ scripts count it.
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import string
 import warnings
@@ -275,11 +276,9 @@ def _course(
     question without one loses its point if there is a prediction for it.
     """
     order = sorted((question for question in null_odds if question in scores), key=null_odds.__getitem__)
-    course = [float(sum(not has for has in answerable.values()))]
-    for question in order:
-        gain = scores[question] if answerable[question] else -bool(predictions[question])
-        course.append(course[-1] + gain)
-    return order, course
+    gains = (scores[one] if answerable[one] else -bool(predictions[one]) for one in order)
+    without_any = float(sum(not has for has in answerable.values()))
+    return order, list(itertools.accumulate(gains, initial=without_any))
 
 
 def unanswered(answers: Answers, version: str) -> dict[str, float]:
