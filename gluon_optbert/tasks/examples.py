@@ -276,9 +276,7 @@ def label_text(cell: Any) -> str:
 
 
 def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.ndarray:
-    """The labels, as of `Examples`, in cells that come with their lines; ValueError if one is something
-    else.
-    """
+    """The labels of `Examples` in cells that come with their lines; ValueError if one is something else."""
     kind, names, numbers = task.head.kind, task.head.labels, task.head.numbers
 
     def number(line: int, cell: Any) -> float:
