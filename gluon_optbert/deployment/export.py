@@ -30,6 +30,7 @@ from ..tasks.task import known_head
 from .description import (
     DYNAMIC,
     KINDS,
+    MASKED_LM,
     NAMES,
     ONNX,
     QUANTISED,
@@ -37,6 +38,7 @@ from .description import (
     check_long,
     check_text_length,
     inputs_of,
+    onnx_entry,
     onnx_inputs,
     outputs_of,
     vouch,
@@ -46,8 +48,8 @@ from .lineage import Lineage
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
 from .mxnet_network import import_symbol, inference_parameters, write_deployment
-from .onnx_export import Reference, run_onnx
-from .onnx_int8 import METHODS, measured_ranges, write_onnx_files
+from .onnx_export import Reference, run_onnx, write_onnx
+from .onnx_int8 import METHODS, Ranges, measured_ranges, onnx_in
 from .predictor import Encoder, Instance, Predictor
 
 LOG = logging.getLogger(__name__)
@@ -264,6 +266,39 @@ def refuse(differences: Mapping[str, float], precision: str, what: str, saved: S
         )
 
 
+def write_onnx_files(
+    directory: Path,
+    files: Mapping[str, str],
+    saved: SavedModel,
+    computes: str,
+    names: str,
+    ranges: Ranges | None,
+    *,
+    output: Path,
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]]]:
+    """Write the ONNX files of a network, and compare them with it: the manifest's entry of each by file name,
+    and the differences by the names of `ONNX_DIFFERENCES`. NotEqual as of `refuse`.
+
+    Parameters
+    ----------
+    files : mapping of file name to precision
+        Precisions are those of `onnx_in`.
+    computes : str
+        One of `description.KINDS`, or `description.MASKED_LM`.
+    output : Path
+        What `directory` will be called.
+    """
+    kind = 'pretraining' if computes == MASKED_LM else computes
+    entries, measured, network = {}, {}, network_of(saved, kind)
+    for name, precision in files.items():
+        write_onnx(directory / name, onnx_in(precision, saved, computes, names, ranges))
+        entries[name] = onnx_entry(computes, saved.head, precision, names)
+        differences = compare_onnx(directory / name, list(entries[name]['inputs']), network, saved, kind)
+        measured[ONNX_DIFFERENCES[name]] = differences
+        refuse(differences, precision, f'{output}: {name}', saved, kind)
+    return entries, measured
+
+
 def _feeds(saved: SavedModel) -> list[dict[str, np.ndarray]]:
     """Random inputs of two shapes."""
     longest = min(48, saved.architecture.max_length)
@@ -361,12 +396,11 @@ def export(
         }
         refuse(measured['relative_difference'], deployment.precision, f'{output}: the export', saved, kind)
         if onnx or precision == 'int8':
-            entries = write_onnx_files(staged, ONNX_FILES[precision], saved, kind, inputs, ranges)
+            entries, differences = write_onnx_files(
+                staged, ONNX_FILES[precision], saved, kind, inputs, ranges, output=output
+            )
             deployment = dataclasses.replace(deployment, onnx=entries)
-            for name, entry in entries.items():
-                differences = compare_onnx(staged / name, list(entry['inputs']), network, saved, kind)
-                measured[ONNX_DIFFERENCES[name]] = differences
-                refuse(differences, precision, f'{output}: {name}', saved, kind)
+            measured |= differences
         if calibration or labelled:
             engine = MXNet(loaded, deployment)
             if precision == 'int8':

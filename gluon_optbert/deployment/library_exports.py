@@ -24,18 +24,15 @@ from ..network.embedding import dense_arrays
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
-from .description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
+from .description import MASKED_LM, ONNX, QUANTISED
 from .export import (
-    ONNX_DIFFERENCES,
     ONNX_FILES,
     NotEqual,
     check_choice,
-    compare_onnx,
     deployment_of,
     kind_of,
-    network_of,
-    refuse,
     untrained_parts,
+    write_onnx_files,
 )
 from .hub import (
     AUTO,
@@ -51,7 +48,7 @@ from .hub import (
 from .instances import Instance
 from .lineage import Lineage
 from .model_card import check_license, write_card
-from .onnx_int8 import METHODS, measured_ranges, write_onnx_files
+from .onnx_int8 import METHODS, measured_ranges
 from .predictor import Encoder
 
 WEIGHTS = 'model.safetensors'
@@ -209,7 +206,7 @@ def export_onnx(
     config = bert_config(saved.architecture, known_head(saved.head), kind)
     if kind == 'pretraining':
         config['architectures'] = ['BertForMaskedLM']
-    ranges, files, measured = None, {ONNX: 'float32'}, {}
+    ranges, files = None, {ONNX: 'float32'}
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         if precision == 'int8':
             features = Encoder(deployment_of(saved, kind)).features(calibration)
@@ -223,12 +220,7 @@ def export_onnx(
             _describe_embeddings(staged, saved)
             place = staged / FOLDER
             place.mkdir()
-        write_onnx_files(place, files, saved, computes, 'transformers', ranges)
-        network = network_of(saved, kind)
-        for name, written in files.items():
-            differences = compare_onnx(place / name, TRANSFORMERS_INPUTS, network, saved, kind)
-            measured[ONNX_DIFFERENCES[name]] = differences
-            refuse(differences, written, f'{output}: {name}', saved, kind)
+        _, measured = write_onnx_files(place, files, saved, computes, 'transformers', ranges, output=output)
         write_card(
             staged,
             saved,

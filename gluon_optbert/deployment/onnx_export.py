@@ -22,7 +22,7 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.encoder import MASKED_SCORE
-from .description import MASKED_LM, onnx_inputs, onnx_outputs
+from .description import MASKED_LM, TRANSFORMERS_OUTPUTS, onnx_inputs, onnx_outputs
 from .engines import OnnxEngine
 
 _QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17
@@ -177,43 +177,31 @@ class Graph:
         product = self.node('MatMul', inner, words)
         self.node('Add', product, self.parameter('decoder.3.bias'), output=output)
 
-    def gluon_outputs(self, stream: str, kind: str, head: Head) -> None:
-        """The heads on the encoder, and the outputs with the names of the export for MXNet."""
-        padded = self.node('Unsqueeze', self.valid(), self.integers(2))
-        encoded = self.node('Where', padded, stream, self.constant(0), output='encoded')
-        if kind == 'task' and not head.pooled:
-            self.dense(encoded, 'task', 'scores')
-            return
-        pooled = self.pooled(encoded, 'pooled')
-        if kind == 'task':
-            self.dense(pooled, 'task', 'scores')
-        if kind == 'pretraining':
-            self.dense(pooled, 'classifier', 'next_sentence_scores')
-            places = self.node('Unsqueeze', 'masked_positions', self.integers(2))
-            self.decode(self.node('GatherND', encoded, places, batch_dims=1), 'masked_scores')
-
-    def transformers_outputs(self, stream: str, kind: str, head: Head) -> None:
-        """The heads on the encoder, and the outputs with the names of Transformers."""
-        if head.kind == 'token_classification':
-            self.dense(stream, 'task', 'logits')
-            return
-        if kind == 'task' and not head.pooled:
+    def heads(self, stream: str, kind: str, head: Head) -> None:
+        """The heads on the encoder, and the outputs."""
+        named = {name: name if self._gluon else theirs for name, theirs in TRANSFORMERS_OUTPUTS.items()}
+        if self._gluon:
+            padded = self.node('Unsqueeze', self.valid(), self.integers(2))
+            stream = self.node('Where', padded, stream, self.constant(0), output='encoded')
+        if kind == MASKED_LM:
+            self.decode(stream, 'logits')
+        elif head.kind == 'question_answering' and not self._gluon:
             scores = self.dense(stream, 'task')
             for i, name in enumerate(('start_logits', 'end_logits')):
                 self.node('Gather', scores, self.constant(i, np.int64), axis=2, output=name)
-            return
-        if kind == 'task':
-            self.dense(self.pooled(stream), 'task', 'logits')
-            return
-        if kind == MASKED_LM:
-            self.decode(stream, 'logits')
-            return
-        if stream != 'last_hidden_state':  # there is no layer
-            self.node('Identity', stream, output='last_hidden_state')
-        pooled = self.pooled(stream, 'pooler_output')
-        if kind == 'pretraining':
-            self.dense(pooled, 'classifier', 'seq_relationship_logits')
-            self.decode(stream, 'prediction_logits')
+        elif kind == 'task':
+            read = self.pooled(stream, 'pooled' if self._gluon else '') if head.pooled else stream
+            self.dense(read, 'task', named['scores'])
+        else:
+            if stream != named['encoded']:  # there is no layer
+                self.node('Identity', stream, output=named['encoded'])
+            pooled = self.pooled(stream, named['pooled'])
+            if kind == 'pretraining':
+                self.dense(pooled, 'classifier', named['next_sentence_scores'])
+                if self._gluon:
+                    places = self.node('Unsqueeze', 'masked_positions', self.integers(2))
+                    stream = self.node('GatherND', stream, places, batch_dims=1)
+                self.decode(stream, named['masked_scores'])
 
     def pooled(self, encoded: str, output: str = '') -> str:
         """The pooled output, shape (batch, h)."""
@@ -238,8 +226,7 @@ def onnx_model(graph: Graph, kind: str, head: Head) -> onnx.ModelProto:
     for i, dims in enumerate(architecture.layers):
         output = 'last_hidden_state' if i == last and 'last_hidden_state' in shapes else ''
         stream = graph.layer(stream, mask, dims, f'encoder.transformer_cells.{i}.', output)
-    outputs_from = graph.gluon_outputs if names == 'gluon' else graph.transformers_outputs
-    outputs_from(stream, kind, head)
+    graph.heads(stream, kind, head)
     sizes = {'h': architecture.h, 'vocab_size': architecture.vocab_size}
 
     def described(name: str, kind_of_number: int, shape: Sequence[Any]) -> Any:
@@ -278,7 +265,7 @@ def run_onnx(path: str | Path, feed: Mapping[str, np.ndarray]) -> dict[str, np.n
 
 
 class Reference(OnnxEngine):
-    """The same as an engine, for a few texts where no other is installed."""
+    """The same as an engine, to compare with, and for a few texts where no other is installed."""
 
     name, version = 'onnx', onnx.__version__
 

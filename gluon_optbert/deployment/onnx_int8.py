@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -25,9 +24,8 @@ from ..network.running import feed_of, run
 from ..network.saved_model import SavedModel
 from ..runs.display import counting
 from ..tasks.features import Features, sorted_batches
-from .description import onnx_entry
 from .mxnet_network import inference_parameters, inference_symbol, inference_table
-from .onnx_export import Graph, onnx_model, write_onnx
+from .onnx_export import Graph, onnx_model
 
 METHODS = ('naive', 'entropy')
 _CALIBRATION_BATCH = 8  # instances
@@ -288,25 +286,3 @@ def onnx_in(precision: str, saved: SavedModel, kind: str, names: str, ranges: Ra
     else:
         graph = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}[precision](*described, ranges)
     return onnx_model(graph, kind, saved.head)
-
-
-def write_onnx_files(
-    directory: Path,
-    files: Mapping[str, str],
-    saved: SavedModel,
-    kind: str,
-    names: str,
-    ranges: Ranges | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Write the ONNX files of a network; the manifest's entry of each by file name.
-
-    Parameters
-    ----------
-    files : mapping of file name to precision
-        Precisions are those of `onnx_in`.
-    kind : str
-        One of `description.KINDS`, or `description.MASKED_LM`.
-    """
-    for name, precision in files.items():
-        write_onnx(directory / name, onnx_in(precision, saved, kind, names, ranges))
-    return {name: onnx_entry(kind, saved.head, precision, names) for name, precision in files.items()}

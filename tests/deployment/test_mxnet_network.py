@@ -1,16 +1,20 @@
-"""The network of an export computes what the trained network computes, from fewer operators."""
+"""The networks of an export, for MXNet and in ONNX, compute what the trained network computes."""
 
 import collections
 import json
 
+import onnx
 import pytest
-from helpers.exported import EVERY, UNEVEN, load_deployment, saved_with
+from helpers.exported import EVERY, UNEVEN, differences, load_deployment, saved_with
 from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.deployment.description import inputs_of, outputs_of
+from gluon_optbert.deployment.description import ONNX, inputs_of, onnx_inputs, onnx_outputs, outputs_of
+from gluon_optbert.deployment.engines import onnx_feed
 from gluon_optbert.deployment.export import TOLERANCE, export, relative_difference
 from gluon_optbert.deployment.mxnet_network import inference_symbol, inference_table, time_exports
+from gluon_optbert.deployment.onnx_export import run_onnx, write_onnx
+from gluon_optbert.deployment.onnx_int8 import onnx_in
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 
@@ -18,26 +22,39 @@ from gluon_optbert.network.inputs import INPUTS
 @pytest.mark.parametrize('widths, case', EVERY)
 def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
     saved, model, kind = saved_with(widths, case)
-    export(saved, tmp_path / 'deploy', head=kind)
+    export(saved, tmp_path / 'deploy', head=kind, onnx=True)
     block, _ = load_deployment(tmp_path / 'deploy')
+    files = {'transformers': tmp_path / 'deploy' / ONNX, 'gluon': tmp_path / ONNX}
+    write_onnx(files['gluon'], onnx_in('float32', saved, kind, 'gluon'))
     for batch, length in ((3, 9), (1, 2)):
         feed = running.random_feed(saved.architecture, batch=batch, length=length)
         outputs = running.run(block, feed, inputs_of(kind))
         wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(INPUTS))
         assert len(outputs) == len(outputs_of(kind, saved.head))
         assert all(relative_difference(*pair) <= TOLERANCE for pair in zip(outputs, wanted))
+        for names, path in files.items():
+            outputs = run_onnx(path, onnx_feed(feed, onnx_inputs(kind, names)))
+            assert list(outputs) == list(onnx_outputs(kind, saved.head, names))
+            assert max(differences(outputs, model, case, feed)) <= TOLERANCE
+    for names, path in files.items():
+        graph = onnx.load(str(path)).graph
+        shapes = [[side.dim_param for side in one.type.tensor_type.shape.dim] for one in graph.input]
+        assert shapes == list(map(list, onnx_inputs(kind, names).values()))
+        assert {one.type.tensor_type.elem_type for one in graph.input} == {onnx.TensorProto.INT64}
+        used = {name for node in graph.node for name in node.input}
+        assert {weight.name for weight in graph.initializer} <= used
+        assert all(weight.HasField('raw_data') for weight in graph.initializer)
 
 
 def test_a_layer_has_no_operator_that_does_nothing():
-    nodes = [
-        json.loads(inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING).tojson())[
-            'nodes'
-        ]
-        for count in (1, 2)
-    ]
     one, two = (
-        collections.Counter(node['op'] for node in listed if node['op'] != 'null') for listed in nodes
+        inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING) for count in (1, 2)
     )
+    one, two = (
+        collections.Counter(node['op'] for node in json.loads(symbol.tojson())['nodes'])
+        for symbol in (one, two)
+    )
+    del one['null'], two['null']  # the variables
     assert two - one == {
         'FullyConnected': 6,
         'Reshape': 8,
