@@ -209,8 +209,19 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
         path = directory / name
         if path.is_file():
             within(path.stat().st_size, most, 'bytes', source=path)
-    manifest = check_manifest(directory, form=FORMAT, version=VERSION)
-    missing = [name for name in ('architecture.json', 'vocab.txt', *needs) if name not in manifest['files']]
+    manifest, source = check_manifest(directory, form=FORMAT, version=VERSION), directory / 'manifest.json'
+    stated = checked(_Stated, manifest, source=str(source))
+    head = Head.from_dict(manifest.get('head'), source=str(source))
+    if (stated.computes == 'task') != bool(head.outputs):
+        raise ValueError(
+            f'{source}: computes is {stated.computes!r}, wanted what goes with a head for {head.kind}'
+        )
+    for name, entry in stated.onnx.items():
+        if name not in manifest['files'] or entry.get('names') not in NAMES:
+            wanted = f'a file that is there, with the names of {" or ".join(NAMES)}'
+            raise ValueError(f'{source}: onnx.{name:.80} is {entry!r:.200}, wanted {wanted}')
+    wanted = ['architecture.json', 'vocab.txt', *needs, *[DENSE] * bool(head.embedding.dense)]
+    missing = [name for name in wanted if name not in manifest['files']]
     if missing:
         raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')
@@ -220,18 +231,33 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
             f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
             f'{architecture.vocab_size}'
         )
-    deployment = _described(manifest, architecture, vocabulary, source=str(directory / 'manifest.json'))
-    embedding = deployment.head.embedding
-    if not embedding.dense:
-        return deployment
-    if DENSE not in manifest['files']:
-        raise ValueError(f'{directory}: the deployment directory lacks {DENSE}')
-    table = parameter_table(architecture, deployment.head).values()
-    check_arrays(
-        directory / DENSE,
-        {spec.name: (spec.shape, np.dtype(np.float32)) for spec in table if spec.part == 'dense'},
+    positions, reading, dense = architecture.max_length, None, {}
+    if head.kind == 'question_answering':
+        reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
+        if reading.max_length > positions:
+            found = f'windows of {reading.max_length} tokens'
+            raise ValueError(f'{source}: reading has {found}, and the network has {positions} positions')
+    if head.embedding.dense:
+        table = parameter_table(architecture, head).values()
+        shapes = {spec.name: spec.shape for spec in table if spec.part == 'dense'}
+        form = np.dtype(np.float32)
+        check_arrays(directory / DENSE, {name: (shape, form) for name, shape in shapes.items()})
+        dense = read_arrays(directory / DENSE)
+    length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
+    return Deployment(
+        architecture,
+        vocabulary,
+        head,
+        stated.computes,
+        stated.precision,
+        reading=reading,
+        text_length=length,
+        long=check_long(manifest.get('long', LONG[0]), head, source=f'{source}: long'),
+        measured=stated.measured,
+        untrained=stated.untrained,
+        onnx=stated.onnx,
+        dense=dense_arrays(dense, head.embedding),
     )
-    return dataclasses.replace(deployment, dense=dense_arrays(read_arrays(directory / DENSE), embedding))
 
 
 class _Stated(BaseModel):
@@ -242,34 +268,6 @@ class _Stated(BaseModel):
     untrained: tuple[Literal[tuple(PARTS)], ...]
     measured: dict[str, Any]
     onnx: dict[str, dict[str, Any]] = {}
-
-
-def _described(
-    manifest: Mapping[str, Any], architecture: Architecture, vocabulary: Vocabulary, *, source: str
-) -> Deployment:
-    """The export that a manifest describes; ValueError if it contradicts itself."""
-    stated = checked(_Stated, manifest, source=source)
-    kind, positions = stated.computes, architecture.max_length
-    head = Head.from_dict(manifest.get('head'), source=source)
-    if (kind == 'task') != bool(head.outputs):
-        raise ValueError(f'{source}: computes is {kind!r}, wanted what goes with a head for {head.kind}')
-    for name, entry in stated.onnx.items():
-        if name not in manifest['files'] or entry.get('names') not in NAMES:
-            wanted = f'a file that is there, with the names of {" or ".join(NAMES)}'
-            raise ValueError(f'{source}: onnx.{name:.80} is {entry!r:.200}, wanted {wanted}')
-    reading = None
-    if head.kind == 'question_answering':
-        reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
-        if reading.max_length > positions:
-            found = f'windows of {reading.max_length} tokens'
-            raise ValueError(f'{source}: reading has {found}, and the network has {positions} positions')
-    length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
-    long = manifest.get('long', LONG[0])
-    return Deployment(
-        *(architecture, vocabulary, head, kind, stated.precision, reading, length),
-        check_long(long, head, source=f'{source}: long'),
-        *(stated.measured, stated.untrained, stated.onnx),
-    )
 
 
 def check_long(long: Any, head: Head, *, source: str) -> str:

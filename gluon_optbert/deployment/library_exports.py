@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 
 from .. import __version__
 from ..architecture.heads import PRETRAINING
-from ..architecture.parameters import parameter_table
 from ..cutting.shrink import without_gates
 from ..importing.name_maps import PREFIX, names_in
 from ..importing.sentence_modules import QUERY_ENCODER, SETTINGS
@@ -48,6 +47,7 @@ from .hub import (
 from .instances import Instance
 from .lineage import Lineage
 from .model_card import check_license, write_card
+from .mxnet_network import inference_table
 from .onnx_int8 import METHODS, measured_ranges
 from .predictor import Encoder
 
@@ -67,17 +67,15 @@ _SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
 
 def _arrays_there(saved: SavedModel, kind: str) -> dict[str, np.ndarray]:
     """The arrays of an export of a kind, in float32 by Transformers' names."""
-    unused = ('mlm', 'nsp', 'dense') if kind == 'encoder' else ('dense',)
     names = {**names_in(_FORM, len(saved.architecture.layers)), **_SCORES}
     if saved.head.kind == 'question_answering':
         names.update(_SPANS)
     arrays = {}
-    for name, spec in parameter_table(saved.architecture, saved.head).items():
-        if spec.part not in unused:
-            # the heads stand on the model that Transformers calls `bert`, which an encoder is
-            inside = kind == 'encoder' or spec.part in ('mlm', 'nsp', 'task')
-            there = names[name] if inside else PREFIX[_FORM] + names[name]
-            arrays[there] = np.ascontiguousarray(saved.parameters[name], np.float32)
+    for name, spec in inference_table(saved.architecture, kind, saved.head, 'plain').items():
+        # the heads stand on the model that Transformers calls `bert`, which an encoder is
+        inside = kind == 'encoder' or spec.part in ('mlm', 'nsp', 'task')
+        there = names[name] if inside else PREFIX[_FORM] + names[name]
+        arrays[there] = np.ascontiguousarray(saved.parameters[name], np.float32)
     return arrays
 
 
