@@ -7,7 +7,6 @@ import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
@@ -57,17 +56,11 @@ class Instance:
     source: str = dataclasses.field(default='', compare=False)
 
 
-def _id_of(values: Mapping[str, Any]) -> str | int | None:
-    """What a record calls itself; a number stays one."""
-    id = values.get('id')
-    return id if id is None or type(id) is int else str(id)
-
-
 def check_texts(instance: Instance, head: Head) -> None:
     """Raise ValueError unless an instance has as many texts as the task of a head wants, if that is known."""
     place = f'{instance.source}: ' if instance.source else ''
-    task, texts = head.task or head.kind.replace('_', ' '), len(head.columns) - 1
-    texts = 1 if head.kind == 'token_classification' else texts
+    task = head.task or head.kind.replace('_', ' ')
+    texts = 1 if head.kind == 'token_classification' else len(head.columns) - 1
     if head.kind == 'question_answering':
         if instance.second is None:
             raise ValueError(f'{place}question without a context: {instance.first!r:.60}')
@@ -106,14 +99,18 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     keys are not read. ValueError if it is no such object.
     """
     values = parse_json(line, source=source)
-    if head.kind == 'token_classification' and isinstance(values, Mapping) and 'text' not in values:
-        sentence = sentence_of(values, source)
-        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=_id_of(values)))
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
+    if not isinstance(values, Mapping):
+        values = {}
+    id = values.get('id')
+    id = id if id is None or type(id) is int else str(id)
+    if head.kind == 'token_classification' and 'text' not in values:
+        sentence = sentence_of(values, source)
+        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=id))
     present = [
         [values[name] for name in keys if values.get(name) is not None]
         for keys in known
-        if isinstance(values, Mapping) and values.get(keys[0]) is not None
+        if values.get(keys[0]) is not None
     ]
     texts = max(present, key=len, default=[])
     if not texts or not all(isinstance(text, str) for text in texts):
@@ -122,7 +119,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
     if label is not None:
         label = ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
-    return checked_unicode(Instance(*texts, label=label, id=_id_of(values), source=source))
+    return checked_unicode(Instance(*texts, label=label, id=id, source=source))
 
 
 def checked_unicode(instance: Instance) -> Instance:
@@ -175,13 +172,12 @@ def read_instances(
     instances = list(itertools.islice(read, most))
     if not instances:
         raise ValueError(f'{path}: no text in it')
-    for place, instance in enumerate(instances):
+    for instance in instances:
         check_texts(instance, head)
         if labelled and instance.label is None:
             raise ValueError(f'{instance.source}: has no label')
-        if labelled and head.kind == 'multi_label':
-            answers = tuple(several_labels(instance.label))
-            instances[place] = dataclasses.replace(instance, answers=answers)
+    if labelled and head.kind == 'multi_label':
+        return [dataclasses.replace(one, answers=tuple(several_labels(one.label))) for one in instances]
     return instances
 
 
@@ -203,26 +199,24 @@ def stream_instances(
     if whole or path is not None and (format or format_of(path)) in _WHOLE:
         yield from read_instances(path, head, format=format)
         return
-    format = format or format_of(path)
-    source = 'standard input' if path is None else str(path)
+    for place, line in _lines(path):
+        if not line.strip():
+            raise ValueError(f'{place}: is blank, and every line is predicted; remove it')
+        instance = _of_line(line, head, format or format_of(path), False, place)
+        check_texts(instance, head)
+        yield instance
+
+
+def _lines(path: Path | None) -> Iterator[tuple[str, str]]:
+    """The lines of a file or of standard input, without ends, and their places; only a line feed ends one."""
     with open(0 if path is None else path, 'rb', closefd=path is not None) as file:
-        for place, line in _lines(file, source):
-            if not line.strip():
-                raise ValueError(f'{place}: is blank, and every line is predicted; remove it')
-            instance = _of_line(line, head, format, False, place)
-            check_texts(instance, head)
-            yield instance
-
-
-def _lines(file: BinaryIO, source: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file, without ends, and their places; only a line feed ends one."""
-    for number, content in enumerate(file, 1):
-        place = f'{source}: line {number}'
-        try:
-            line = content.decode('utf-8-sig' if number == 1 else 'utf-8')
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{place} is not UTF-8; convert it') from error
-        yield place, line.rstrip('\r\n')
+        for number, content in enumerate(file, 1):
+            place = f'{"standard input" if path is None else path}: line {number}'
+            try:
+                line = content.decode('utf-8-sig' if number == 1 else 'utf-8')
+            except UnicodeDecodeError as error:
+                raise ValueError(f'{place} is not UTF-8; convert it') from error
+            yield place, line.rstrip('\r\n')
 
 
 def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iterator[Instance]:
@@ -230,15 +224,20 @@ def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iter
     task = _task_of_file(path, head, labelled) if format is None else None
     format = format or format_of(path)
     if format == 'squad':
-        yield from _of_squad(path)
+        for question in read_questions(path):
+            texts = tuple(text for text, _ in question.answers)
+            source = f'{path}: question {question.id}'
+            label = None if question.unknown else [*texts, ''][0]
+            yield checked_unicode(
+                Instance(question.text, question.context, label, texts, id=question.id, source=source)
+            )
     elif format == 'conll' or labelled and head.kind == 'token_classification':
         for sentence in read_sentences(path, labelled=labelled):
             yield checked_unicode(_of_sentence(sentence, f'{path}: line {sentence.line}'))
     elif task is not None:
         yield from _of_task(path, task, labelled)
     else:
-        with open(path, 'rb') as file:
-            lines = [(place, line) for place, line in _lines(file, str(path)) if line.strip()]
+        lines = [(place, line) for place, line in _lines(path) if line.strip()]
         if labelled and format == 'lines' and lines and _is_header(lines[0][1], head):
             LOG.warning('%s is taken for a header, for its last column is no label', lines.pop(0)[0])
         for place, line in lines:
@@ -257,17 +256,6 @@ def _of_sentence(sentence: Sentence, source: str) -> Instance:
     label = ' '.join(sentence.tags) or None
     words = sentence.words
     return Instance(' '.join(words), label=label, answers=sentence.tags, words=words, source=source)
-
-
-def _of_squad(path: Path) -> Iterator[Instance]:
-    """The questions of a file in SQuAD's format."""
-    for question in read_questions(path):
-        texts = tuple(text for text, _ in question.answers)
-        source = f'{path}: question {question.id}'
-        label = None if question.unknown else [*texts, ''][0]
-        yield checked_unicode(
-            Instance(question.text, question.context, label, texts, id=question.id, source=source)
-        )
 
 
 def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:

@@ -14,6 +14,14 @@ from ..tasks.metrics import METRICS, exact_match, usual_metrics
 from .instances import Instance
 from .predictor import Prediction, Predictor
 
+_SAID = {  # what a prediction says, by the kind of the head
+    'classification': 'label',
+    'multi_label': 'labels',
+    'token_classification': 'tags',
+    'regression': 'value',
+    'question_answering': 'text',
+}
+
 
 def measured_on_texts(
     whole: Predictor,
@@ -34,23 +42,21 @@ def measured_on_texts(
     head, both = whole.head, {'float32': whole, 'the export': export}
     measured: dict[str, Any] = {}
     check_labels(labelled, head)
-    answers = []
     if labelled:
         answers = [predicted(one, labelled, f'scoring {name}') for name, one in both.items()]
         measured['float32_score'], measured['score'] = (score(head, labelled, one) for one in answers)
-    if not reduced or not (calibration or labelled):
-        return measured
-    if not head.outputs:
+    if reduced and calibration and not head.outputs:
         cosines = (export.encode(calibration) * whole.encode(calibration)).sum(axis=1)  # they have length 1
         measured['agreement'] = {
             'texts': len(cosines),
             'mean_cosine': float(cosines.mean()),
             'smallest_cosine': float(cosines.min()),
         }
-        return measured
-    if calibration:
-        answers = [predicted(one, calibration, f'{name} on calibration text') for name, one in both.items()]
-    measured['agreement'] = agreement(head, *answers)
+    elif reduced and (calibration or labelled):
+        if calibration:
+            title = '{} on calibration text'.format
+            answers = [predicted(one, calibration, title(name)) for name, one in both.items()]
+        measured['agreement'] = agreement(head, *answers)
     return measured
 
 
@@ -89,25 +95,21 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
 
     The labels are those that `check_labels` lets through.
     """
-    pairs = zip(labelled, predictions)
-    if head.kind == 'regression':
-        labels = np.array([float(str(instance.label)) for instance in labelled])
-        return METRICS['pearson'](np.array([prediction.value for prediction in predictions]), labels)
-    if head.kind == 'token_classification':
-        tags = [prediction.tags for prediction in predictions]
-        return METRICS[usual_metrics(head)[0]](tags, [instance.answers for instance in labelled])
-    if head.kind == 'multi_label':
-        both = ([one.labels for one in predictions], [one.answers for one in labelled])
-        rows = [np.array([[label in own for label in head.labels] for own in every]) for every in both]
-        return METRICS[usual_metrics(head)[0]](*(one.astype(np.int64) for one in rows))
+    said = [getattr(prediction, _SAID[head.kind]) for prediction in predictions]
+    labels, answers = [one.label for one in labelled], [one.answers for one in labelled]
     if head.kind == 'question_answering':
-        right = [
-            max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
-            for instance, answer in pairs
-        ]
+        texts = [several or [str(label)] for several, label in zip(answers, labels)]
+        return float(np.mean([max(exact_match(one, text) for text in own) for one, own in zip(said, texts)]))
+    if head.kind == 'classification':
+        return float(np.mean([one == label for one, label in zip(said, labels)]))
+    if head.kind == 'token_classification':
+        both = said, answers
+    elif head.kind == 'regression':
+        both = np.array(said), np.array([float(str(label)) for label in labels])
     else:
-        right = [prediction.label == instance.label for instance, prediction in pairs]
-    return float(np.mean(right))
+        rows = [[[label in own for label in head.labels] for own in every] for every in (said, answers)]
+        both = tuple(np.array(rows, dtype=np.int64))
+    return METRICS[usual_metrics(head)[0]](*both)
 
 
 def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]) -> dict[str, Any]:
@@ -119,16 +121,12 @@ def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]
         ``texts``, their number. For a regression ``mean_difference`` of the values; else ``same_answer`` or
         ``same_label``, the shares of the texts.
     """
-    name, attribute = {
-        'regression': ('mean_difference', 'value'),
-        'question_answering': ('same_answer', 'text'),
-        'classification': ('same_label', 'label'),
-        'multi_label': ('same_label', 'labels'),
-        'token_classification': ('same_label', 'tags'),
-    }[head.kind]
-    pairs = [(getattr(one, attribute), getattr(other, attribute)) for one, other in zip(whole, low)]
-    values = [abs(one - other) if name == 'mean_difference' else one == other for one, other in pairs]
-    return {'texts': len(low), name: float(np.mean(values))}
+    said = _SAID[head.kind]
+    pairs = [(getattr(one, said), getattr(other, said)) for one, other in zip(whole, low)]
+    if head.kind == 'regression':
+        return {'texts': len(low), 'mean_difference': float(np.mean([abs(one - two) for one, two in pairs]))}
+    name = 'same_answer' if head.kind == 'question_answering' else 'same_label'
+    return {'texts': len(low), name: float(np.mean([one == two for one, two in pairs]))}
 
 
 def described(measured: Mapping[str, Any]) -> str:

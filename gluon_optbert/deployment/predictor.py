@@ -449,21 +449,19 @@ class Predictor:
     ) -> Iterator[Prediction]:
         while some := list(itertools.islice(instances, batch_size * ahead)):
             if self._reading is not None:
-                yield from self._answers(questions_of(some), batch_size)
+                questions = questions_of(some)
+                windows = self._encoder.windows(questions)
+                scores = self._scores(windows.features, batch_size)
+                best, nulls = best_answers(questions, windows, scores, self._reading)
+                for pair in zip(best, nulls):
+                    yield chosen_answer(*pair, self._reading.null_threshold)
             elif self.head.kind == 'token_classification':
                 yield from self._tags(some, batch_size)
             else:
-                kinds = {'regression': self._value, 'multi_label': self._labels}
                 features = self._features(some)
                 scores = features.by_text(self._scores(features, batch_size))
-                for made, cut in zip(map(kinds.get(self.head.kind, self._label), scores), features.cut):
-                    yield dataclasses.replace(made, cut=True) if cut else made
-
-    def _answers(self, questions: Sequence[Question], batch_size: int) -> list[Answer]:
-        windows = self._encoder.windows(questions)
-        scores = self._scores(windows.features, batch_size)
-        best, nulls = best_answers(questions, windows, scores, self._reading)
-        return [chosen_answer(*pair, self._reading.null_threshold) for pair in zip(best, nulls)]
+                for own, cut in zip(scores, features.cut):
+                    yield self._predicted(own, bool(cut))
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
         """The scores of the network, by instance, or by window and token."""
@@ -471,10 +469,7 @@ class Predictor:
         places = () if self.head.pooled else (bucket_width(int(features.lengths.max()), most),)
         scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
         for batch, outputs in self._computed(features, batch_size):
-            if self.head.pooled:
-                scores[batch.rows] = outputs['scores']
-            else:
-                scores[batch.rows, : outputs['scores'].shape[1]] = outputs['scores']
+            scores[batch.rows, : outputs['scores'].shape[1]] = outputs['scores']
         return scores
 
     def _computed(
@@ -500,18 +495,17 @@ class Predictor:
                 found.append(Entity(kind, instance.first[start:end], start, end, probability))
             yield Tags(tuple(found), tuple(word for word, _, _ in words), tags)
 
-    def _value(self, scores: np.ndarray) -> Value:
-        return Value(float(scores[0]))
-
-    def _labels(self, scores: np.ndarray) -> Labels:
-        shares = dict(zip(self.head.labels, (1 / (1 + np.exp(-scores.astype(np.float64)))).tolist()))
-        chosen = tuple(label for label, share in shares.items() if share > 0.5)
-        return Labels(chosen, tuple(map(self.head.name_of, chosen)), shares)
-
-    def _label(self, scores: np.ndarray) -> Label:
+    def _predicted(self, scores: np.ndarray, cut: bool) -> Value | Labels | Label:
+        """What the scores of a text say."""
+        if self.head.kind == 'regression':
+            return Value(float(scores[0]), cut)
+        if self.head.kind == 'multi_label':
+            shares = dict(zip(self.head.labels, (1 / (1 + np.exp(-scores.astype(np.float64)))).tolist()))
+            chosen = tuple(label for label, share in shares.items() if share > 0.5)
+            return Labels(chosen, tuple(map(self.head.name_of, chosen)), shares, cut)
         shares = dict(zip(self.head.labels, _shares(scores).tolist()))
         label = max(shares, key=shares.get)
-        return Label(label, shares, self.head.name_of(label))
+        return Label(label, shares, self.head.name_of(label), cut)
 
 
 def _shares(scores: np.ndarray) -> np.ndarray:
