@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -106,22 +107,17 @@ class Service:
 
     def start(self) -> None:
         """Start the thread that computes."""
-        settings = self._settings
-        self.batcher = Batcher(
-            self._encode if self.embeds else self._predict,
-            batch_size=settings.batch_size,
-            wait_ms=settings.wait,
-            queue=settings.queue,
-        )
+        size, wait_ms, queue = self._settings.batch_size, self._settings.wait, self._settings.queue
+        self.batcher = Batcher(self._compute, batch_size=size, wait_ms=wait_ms, queue=queue)
 
-    def _predict(self, instances: list[Instance]) -> list[Any]:
-        predictions = self._predictor.predict(instances, batch_size=self._settings.batch_size)
-        return [record(instance, prediction) for instance, prediction in zip(instances, predictions)]
-
-    def _encode(self, instances: list[Instance]) -> list[Any]:
-        settings = self._settings
+    def _compute(self, instances: list[Instance]) -> list[Any]:
+        """The embeddings or predictions of a batch, as JSON values."""
+        settings, size = self._settings, self._settings.batch_size
+        if not self.embeds:
+            predictions = self._predictor.predict(instances, batch_size=size)
+            return [record(instance, prediction) for instance, prediction in zip(instances, predictions)]
         return self._predictor.encode(
-            instances, pooling=settings.pooling, normalise=settings.normalise, batch_size=settings.batch_size
+            instances, pooling=settings.pooling, normalise=settings.normalise, batch_size=size
         ).tolist()
 
     async def results(self, instances: list[Instance]) -> list[Any]:
@@ -220,10 +216,9 @@ class _Safe:
     async def __call__(self, scope: Any, receive: Callable, send: Callable) -> None:
         async def send_with_headers(message: Any) -> None:
             if message['type'] == 'http.response.start':
-                known = {name.lower() for name, _ in message['headers']}
-                more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                headers = [*message['headers'], *(pair for pair in more if pair[0] not in known)]
-                message = {**message, 'headers': headers}
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         if scope['type'] == 'http':
@@ -232,11 +227,12 @@ class _Safe:
             await self._app(scope, receive, send)
 
 
-async def _say_refusal(request: Request, error: RequestValidationError) -> Response:
-    return refused(*refusal_of(error.errors()))
-
-
-async def _say_http(request: Request, error: HTTPException) -> Response:
+async def _say(request: Request, error: Exception) -> Response:
+    """The answer that an error is."""
+    if isinstance(error, RequestValidationError):
+        return refused(*refusal_of(error.errors()))
+    if not isinstance(error, HTTPException):
+        return refused(500, 'the service failed; its log says why')
     path = request.scope['path'][:100]  # request.url needs a sound Host
     words = {
         'Not Found': f'there is no {path}',
@@ -245,10 +241,6 @@ async def _say_http(request: Request, error: HTTPException) -> Response:
         'with a number of too many digits',
     }
     return refused(error.status_code, words.get(error.detail, error.detail), error.headers)
-
-
-async def _say_failure(request: Request, error: Exception) -> Response:
-    return refused(500, 'the service failed; its log says why')
 
 
 def make_app(
@@ -322,11 +314,7 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=running,
-        exception_handlers={
-            RequestValidationError: _say_refusal,
-            HTTPException: _say_http,
-            Exception: _say_failure,
-        },
+        exception_handlers=dict.fromkeys((RequestValidationError, HTTPException, Exception), _say),
     )
     app.state.forced = lambda: False  # whether to end without waiting
     app.add_middleware(_Safe, names=host_names)
