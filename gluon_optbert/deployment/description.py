@@ -65,6 +65,11 @@ def outputs_of(kind: str, head: Head) -> dict[str, tuple]:
     return {name: OUTPUTS[name] for name in list(OUTPUTS)[: 4 if kind == 'pretraining' else 2]}
 
 
+def whole_kind(head: Head) -> str:
+    """The kind of an export that computes everything that a network with this head does."""
+    return 'task' if head.outputs else 'pretraining'
+
+
 def onnx_inputs(kind: str, names: str = 'transformers') -> dict[str, tuple]:
     """The shapes of an ONNX file's inputs by name; all are int64.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..architecture.heads import Head
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import reordered, without_gates
 from ..network.embedding import dense_arrays
@@ -179,8 +180,8 @@ def output_differences(
     one: Any,
     other: Any,
     feeds: Iterable[Any],
-    inputs: Sequence[str],
-    outputs: Iterable[str],
+    kind: str,
+    head: Head,
     *,
     other_feeds: Iterable[Any] | None = None,
     kept: Mapping[str, np.ndarray] | None = None,
@@ -191,13 +192,13 @@ def output_differences(
     ----------
     feeds, other_feeds : iterable of batches
         What `one` reads, and `other` if that is something else.
-    inputs, outputs : sequence of str
-        Their names.
+    kind : str
+        What both compute, one of `KINDS`.
     kept : mapping of output name to np.ndarray of int, optional
         Where `other` has only some units of an output of `one`: which.
     """
-    kept, feeds = kept or {}, list(feeds)
-    worst = dict.fromkeys(outputs, 0.0)
+    kept, feeds, inputs = kept or {}, list(feeds), inputs_of(kind)
+    worst = dict.fromkeys(outputs_of(kind, head), 0.0)
     for feed, other_feed in zip(feeds, feeds if other_feeds is None else other_feeds):
         for name, wanted, output in zip(worst, run(one, feed, inputs), run(other, other_feed, inputs)):
             wanted = wanted[..., kept[name]] if name in kept else wanted
@@ -242,8 +243,7 @@ def rounding_of(saved: SavedModel, kind: str, feeds: Iterable[Any]) -> float:
     parameters = reordered(saved.parameters, saved.architecture, order, head=saved.head)
     networks = [network_of(one, kind) for one in (saved, dataclasses.replace(saved, parameters=parameters))]
     kept = dict.fromkeys(('encoded', 'pooled'), order)
-    names = inputs_of(kind), list(outputs_of(kind, saved.head))
-    return max(output_differences(*networks, feeds, *names, kept=kept).values())
+    return max(output_differences(*networks, feeds, kind, saved.head, kept=kept).values())
 
 
 def most_of(rounding: float) -> float:
@@ -390,11 +390,10 @@ def export(
         arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
         write_deployment(staged, deployment, arrays)
         network = network_of(saved, kind)
-        loaded, names = import_symbol(staged, deployment.inputs), (deployment.inputs, deployment.outputs)
-        measured: dict[str, Any] = {
-            'relative_difference': output_differences(network, loaded, _feeds(saved), *names)
-        }
-        refuse(measured['relative_difference'], deployment.precision, f'{output}: the export', saved, kind)
+        loaded = import_symbol(staged, deployment.inputs)
+        differences = output_differences(network, loaded, _feeds(saved), kind, saved.head)
+        refuse(differences, deployment.precision, f'{output}: the export', saved, kind)
+        measured: dict[str, Any] = {'relative_difference': differences}
         if onnx or precision == 'int8':
             entries, differences = write_onnx_files(
                 staged, ONNX_FILES[precision], saved, kind, inputs, ranges, output=output

@@ -24,10 +24,8 @@ _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ
 CLASSES = {
     'encoder': 'Model',
     'pretraining': 'ForPreTraining',
-    'classification': 'ForSequenceClassification',
-    'regression': 'ForSequenceClassification',
+    **dict.fromkeys(('classification', 'regression', 'multi_label'), 'ForSequenceClassification'),
     'question_answering': 'ForQuestionAnswering',
-    'multi_label': 'ForSequenceClassification',
     'token_classification': 'ForTokenClassification',
 }
 PROBLEMS = {
@@ -35,14 +33,8 @@ PROBLEMS = {
     'classification': 'single_label_classification',
     'multi_label': 'multi_label_classification',
 }
-AUTO = {
-    'AutoModel': 'Model',
-    'AutoModelForPreTraining': 'ForPreTraining',
-    'AutoModelForMaskedLM': 'ForMaskedLM',
-    'AutoModelForSequenceClassification': 'ForSequenceClassification',
-    'AutoModelForQuestionAnswering': 'ForQuestionAnswering',
-    'AutoModelForTokenClassification': 'ForTokenClassification',
-}
+_HEADS = ('PreTraining', 'MaskedLM', 'SequenceClassification', 'QuestionAnswering', 'TokenClassification')
+AUTO = {'AutoModel': 'Model', **{f'AutoModelFor{head}': f'For{head}' for head in _HEADS}}
 
 
 def is_plain(architecture: Architecture) -> bool:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
-from ..network.model import build
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.files import sha256
@@ -20,7 +18,8 @@ from ..tasks.texts import read_texts, read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from ..text.trimming import TRIM, Splits, compare_splits, read_trim_record
-from .export import NotEqual, output_differences
+from .description import whole_kind
+from .export import NotEqual, network_of, output_differences
 
 if TYPE_CHECKING:
     from .verify import VerifyRecipe
@@ -83,11 +82,12 @@ def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
         raise ValueError(f'{listed}: no sentence whose tokens all stayed; give others as --text')
     blocks, feeds = [], []
     for saved in (before, after):
-        blocks.append(build(saved.architecture, saved.parameters, trainable=False, head=saved.head))
+        blocks.append(network_of(saved, whole_kind(saved.head)))
         feeds.append(_feeds(saved, sequences, recipe.batch_size))
     kept = np.array([before.vocabulary.token_to_idx[token] for token in after.vocabulary.idx_to_token])
-    names = (TOKEN_INPUTS, ('scores',)) if before.head.outputs else (INPUTS, OUTPUTS)
-    worst = output_differences(*blocks, feeds[0], *names, other_feeds=feeds[1], kept={'masked_scores': kept})
+    computes = whole_kind(before.head), before.head
+    more = {'other_feeds': feeds[1], 'kept': {'masked_scores': kept}}
+    worst = output_differences(*blocks, feeds[0], *computes, **more)
     if not all(value <= TOLERANCE for value in worst.values()):
         listed = ', '.join(f'{name} {value:.1e}' for name, value in worst.items())
         raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest value: {listed}')

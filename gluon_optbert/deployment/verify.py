@@ -17,11 +17,11 @@ import numpy as np
 from pydantic import PositiveInt
 
 from ..architecture.cost import ParameterCost
-from ..architecture.heads import PRETRAINING, Head
+from ..architecture.heads import Head
 from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.selection import Selection, keep_all, read_alphas, read_selection, truncate
 from ..cutting.shrink import fold, shrink
-from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
+from ..network.inputs import TOKEN_INPUTS
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build
 from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
@@ -34,6 +34,7 @@ from ..runs.recipe import Recipe, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
+from .description import inputs_of, whole_kind
 from .export import TOLERANCE, NotEqual, export, most_of, output_differences, rounding_of
 from .mxnet_network import import_symbol
 from .trim_check import check_trimmed, is_trimmed
@@ -110,8 +111,7 @@ def _difference(
     `kept_h` of the hidden units of `one`, or all of them.
     """
     kept = {} if kept_h is None else dict.fromkeys(('encoded', 'pooled'), kept_h)
-    names = (INPUTS, OUTPUTS) if head == PRETRAINING else (TOKEN_INPUTS, ('scores',))
-    return max(output_differences(one, other, batches, *names, kept=kept).values())
+    return max(output_differences(one, other, batches, whole_kind(head), head, kept=kept).values())
 
 
 def _without_dropped(
@@ -147,13 +147,12 @@ def _gated_difference(
 
 def _export_difference(shrunk: SavedModel, batches: Sequence[Any]) -> float:
     """The largest relative difference between a network and its export, whose heads may be random."""
-    head = shrunk.head
-    kind, names = ('pretraining', list(INPUTS)) if head == PRETRAINING else (None, list(TOKEN_INPUTS))
+    kind = whole_kind(shrunk.head)
     shrunk = dataclasses.replace(shrunk, progress=dataclasses.replace(shrunk.progress, untrained=None))
     with tempfile.TemporaryDirectory() as place:
         export(shrunk, Path(place) / 'export', head=kind)
-        exported = import_symbol(Path(place) / 'export', names)
-        return _difference(_network(shrunk), exported, batches, head)
+        exported = import_symbol(Path(place) / 'export', inputs_of(kind))
+        return _difference(_network(shrunk), exported, batches, shrunk.head)
 
 
 # Rounds
@@ -161,8 +160,7 @@ def _export_difference(shrunk: SavedModel, batches: Sequence[Any]) -> float:
 
 def _rounds(recipe: VerifyRecipe) -> list[int]:
     """The rounds whose cut is done."""
-    numbers = itertools.count(1)
-    return list(itertools.takewhile(lambda number: _place(recipe, number, 'shrunk').is_dir(), numbers))
+    return list(itertools.takewhile(lambda i: _place(recipe, i, 'shrunk').is_dir(), itertools.count(1)))
 
 
 def _place(recipe: VerifyRecipe, number: int, name: str) -> Path:
@@ -182,7 +180,7 @@ def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
     def note(name: str, difference: float, saved: SavedModel) -> None:
         row[name] = difference
         if difference > TOLERANCE:
-            rounding[name] = rounding_of(saved, 'pretraining' if head == PRETRAINING else 'task', batches)
+            rounding[name] = rounding_of(saved, whole_kind(head), batches)
 
     if turned.is_dir():
         note('rotation', _difference(_network(previous), _network(before), batches, head), before)
