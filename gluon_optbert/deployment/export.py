@@ -40,12 +40,11 @@ from .description import (
     check_text_length,
     inputs_of,
     onnx_entry,
-    onnx_inputs,
     outputs_of,
     vouch,
 )
 from .engines import Engine, MXNet, is_installed, make_engine, network_outputs, onnx_feed
-from .lineage import Lineage
+from .lineage import Lineage, lineage_of
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
 from .mxnet_network import import_symbol, inference_parameters, write_deployment
@@ -412,20 +411,8 @@ def export(
             if predictors[1].cut_note:
                 LOG.warning('%s', predictors[1].cut_note)
         deployment = dataclasses.replace(deployment, measured=measured)
-        write_card(
-            staged,
-            saved,
-            kind,
-            format='mxnet',
-            precision=precision,
-            measured=measured,
-            untrained=deployment.untrained,
-            onnx_inputs=onnx_inputs(kind, inputs),
-            lineage=lineage,
-            license=license,
-            text_length=deployment.text_length,
-            long=deployment.long,
-        )
+        lineage = lineage or lineage_of(saved)
+        write_card(staged, deployment, format='mxnet', lineage=lineage, license=license)
         vouch(staged, deployment)
     return measured
 

@@ -45,7 +45,7 @@ from .hub import (
     write_json,
 )
 from .instances import Instance
-from .lineage import Lineage
+from .lineage import Lineage, lineage_of
 from .model_card import check_license, write_card
 from .mxnet_network import inference_table
 from .onnx_int8 import METHODS, measured_ranges
@@ -116,13 +116,10 @@ def export_transformers(
     """
     check_license(license)
     saved = without_gates(saved)
-    kind = kind_of(saved, head)
-    untrained = untrained_parts(saved, kind)
+    deployment, lineage = deployment_of(saved, kind_of(saved, head)), lineage or lineage_of(saved)
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
-        _write_network(staged, saved, kind, output)
-        write_card(
-            staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
-        )
+        _write_network(staged, saved, deployment.kind, output)
+        write_card(staged, deployment, format='transformers', lineage=lineage, license=license)
     return {}
 
 
@@ -199,7 +196,7 @@ def export_onnx(
             f'sentence-transformers takes embeddings from an encoder, and this is a model of {kind}; export '
             'the model that it was fine-tuned from, with --head encoder'
         )
-    untrained = untrained_parts(saved, kind)
+    deployment, lineage = deployment_of(saved, kind), lineage or lineage_of(saved)
     computes = MASKED_LM if kind == 'pretraining' else kind
     config = bert_config(saved.architecture, known_head(saved.head), kind)
     if kind == 'pretraining':
@@ -207,7 +204,7 @@ def export_onnx(
     ranges, files = None, {ONNX: 'float32'}
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         if precision == 'int8':
-            features = Encoder(deployment_of(saved, kind)).features(calibration)
+            features = Encoder(deployment).features(calibration)
             ranges = measured_ranges(saved, computes, features, method)
             files[QUANTISED] = 'int8'
         place = staged
@@ -219,15 +216,8 @@ def export_onnx(
             place = staged / FOLDER
             place.mkdir()
         _, measured = write_onnx_files(place, files, saved, computes, 'transformers', ranges, output=output)
-        write_card(
-            staged,
-            saved,
-            kind,
-            format='sentence-transformers' if sentences else 'onnx',
-            untrained=untrained,
-            lineage=lineage,
-            license=license,
-        )
+        format = 'sentence-transformers' if sentences else 'onnx'
+        write_card(staged, deployment, format=format, lineage=lineage, license=license)
     return measured
 
 

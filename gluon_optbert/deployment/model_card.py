@@ -5,11 +5,10 @@ It says what the directory and the runs behind it know, and nothing else. Its wo
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,11 +18,10 @@ from ..architecture.heads import Head
 from ..runs.display import markdown_table, markdown_template
 from ..runs.machine import commit, versions
 from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
-from ..tasks.task import known_head
-from ..text.tokenizer import TokenizerSettings, settings_of
-from .description import DYNAMIC, QUANTISED, inputs_of
+from ..text.tokenizer import settings_of
+from .description import DYNAMIC, QUANTISED, TRANSFORMERS_INPUTS, Deployment
 from .hub import CLASSES, CODE
-from .lineage import Finetuning, Lineage, lineage_of
+from .lineage import Finetuning, Lineage
 from .measures import described
 
 CARD = 'README.md'
@@ -33,40 +31,46 @@ LICENSE = re.compile(r'[\w.+-]{1,60}')
 _WEIGHTS = ('.params', '.safetensors', '.onnx')
 _BAR = 10  # characters of the longest bar
 _EIGHTHS = ' ▏▎▍▌▋▊▉█'
-
-TAGS = {'question_answering': 'question-answering', 'token_classification': 'token-classification'}
-
-
-@dataclasses.dataclass(frozen=True)
-class CardFacts:
-    """Facts of a card."""
-
-    architecture: Architecture
-    head: Head
-    kind: str  # what is computed: encoder, pretraining or task
-    format: str  # one of `FORMATS`
-    files: Mapping[str, int]  # of the directory, with their bytes, the card and the manifest left out
-    precision: str = 'float32'  # of the export, or bfloat16, or int8
-    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by the export, of itself
-    untrained: tuple[str, ...] = ()  # the parts that are random
-    reads: TokenizerSettings = TokenizerSettings(lowercase=True, strip_accents=True)
-    lineage: Lineage = Lineage()
-    license: str = ''  # of the weights, as hubs name it; empty if it is not known
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # commit and versions
-    onnx_inputs: Sequence[str] = ('input_ids', 'attention_mask', 'token_type_ids')  # names, for the examples
-    mxnet_inputs: Sequence[str] = ('input_ids', 'token_types', 'valid_length')
-    ids: Sequence[int] = (2, 5, 7, 3)  # four tokens for the examples, [CLS] first and [SEP] last
-    text_length: int | None = None  # tokens that a text is cut to; the network's positions unless given
-    long: str = 'cut'  # what is done with a longer text
+_TAGS = {  # hubs' names of what a network does, by its kind, or by the kind of the head of its task
+    'encoder': 'feature-extraction',
+    'pretraining': 'fill-mask',
+    'question_answering': 'question-answering',
+    'token_classification': 'token-classification',
+}
 
 
-def model_card(facts: CardFacts) -> str:
-    """The content of ``README.md``."""
-    lineage, files, kind = facts.lineage, facts.files, facts.kind
+def model_card(
+    deployment: Deployment,
+    *,
+    format: str,
+    files: Mapping[str, int],
+    lineage: Lineage = Lineage(),
+    license: str = '',
+    origin: Mapping[str, Any] | None = None,
+) -> str:
+    """The content of ``README.md``.
+
+    Parameters
+    ----------
+    format : str
+        One of `FORMATS`.
+    files : mapping of str to int
+        The files of the directory and their bytes, the card and the manifest left out.
+    license : str
+        Of the weights, as hubs name it; empty if it is not known.
+    origin : mapping, optional
+        The commit and the versions of what exported it.
+    """
+    architecture, head, kind = deployment.architecture, deployment.head, deployment.kind
+    int8 = any(entry['precision'] == 'int8' for entry in deployment.onnx.values())
+    precision = 'int8' if int8 else deployment.precision
+    names = [list(entry['inputs']) for entry in deployment.onnx.values()] or [TRANSFORMERS_INPUTS]
     pruning, trimming, tuned = lineage.pruning, lineage.trimming, lineage.finetuning
     settings = pruning.recipe if pruning else {}
+    vocabulary, last = deployment.vocabulary, len(deployment.vocabulary) - 1
+    ids = [vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]]
     example = {
-        'input_ids': [list(facts.ids)],
+        'input_ids': [ids],
         'attention_mask': [[1, 1, 1, 1]],
         'token_type_ids': [[0, 0, 0, 0]],
         'token_types': [[0, 0, 0, 0]],
@@ -86,9 +90,19 @@ def model_card(facts: CardFacts) -> str:
         described=described,
     )
     text = template.render(
-        vars(facts),
-        front_matter=_front_matter(facts),
-        parameters=ParameterCost().cost(facts.architecture),
+        architecture=architecture,
+        head=head,
+        kind=kind,
+        format=format,
+        precision=precision,
+        untrained=deployment.untrained,
+        reads=settings_of(vocabulary),
+        lineage=lineage,
+        license=license,
+        text_length=deployment.text_length if format == 'mxnet' else None,
+        long=deployment.long,
+        front_matter=_front_matter(head, kind, format, files, precision, lineage, license),
+        parameters=ParameterCost().cost(architecture),
         pruning=pruning,
         trimming=trimming,
         tuned=tuned,
@@ -96,26 +110,26 @@ def model_card(facts: CardFacts) -> str:
         score_table=score_table,
         note=NOTE if marked else '',
         optimistic=OPTIMISTIC[0].upper() + OPTIMISTIC[1:],
-        scored='score' in facts.measured and facts.precision != 'float32',
-        measured={'agreement': None, **facts.measured},
+        scored='score' in deployment.measured and precision != 'float32',
+        measured={'agreement': None, **deployment.measured},
         before=before,
         when=when,
-        size_table=size_table(facts.architecture, before, when, files),
-        picture=widths_picture(facts.architecture, before, when),
+        size_table=size_table(architecture, before, when, files),
+        picture=widths_picture(architecture, before, when),
         steps=_steps(lineage),
         settings=[
             f'{name} `{settings[name]}`'
             for name in ('method', 'prune', 'penalty', 'objective')
             if isinstance(settings.get(name), str) and re.fullmatch(r'[\w-]{1,40}', settings[name])
         ],
-        origin={'versions': {}, 'commit': '', **facts.origin},
+        origin={'versions': {}, 'commit': '', **(origin or {})},
         int8_files=[name for name in files if PurePosixPath(name).name in (QUANTISED, DYNAMIC)],
         quantised=[name for name in files if name.endswith(QUANTISED)],
         own_code=CODE.name in files,
-        hub_class=CLASSES[facts.head.kind if kind == 'task' else kind],
+        hub_class=CLASSES[head.kind if kind == 'task' else kind],
         onnx_files=sorted(name for name in files if name.endswith('.onnx')),
-        onnx_feed={name: example[name] for name in facts.onnx_inputs},
-        mxnet_feed={name: example[name] for name in facts.mxnet_inputs},
+        onnx_feed={name: example[name] for name in names[0]},
+        mxnet_feed={name: example[name] for name in deployment.inputs},
     )
     return re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
 
@@ -137,24 +151,35 @@ def _steps(lineage: Lineage) -> list[str]:
 # The front matter
 
 
-def _front_matter(facts: CardFacts) -> dict[str, Any]:
+def _front_matter(
+    head: Head,
+    kind: str,
+    format: str,
+    files: Mapping[str, int],
+    precision: str,
+    lineage: Lineage,
+    license: str,
+) -> dict[str, Any]:
     """Metadata for hubs; the values are written as JSON, which YAML is a superset of."""
-    pruned = ['pruning', 'structured-pruning'] if facts.lineage.pruning else []
-    onnx = ['onnx'] if any(name.endswith('.onnx') for name in facts.files) else []
-    reduced = [facts.precision] if facts.precision != 'float32' else []
+    pruned = ['pruning', 'structured-pruning'] if lineage.pruning else []
+    onnx = ['onnx'] if any(name.endswith('.onnx') for name in files) else []
+    reduced = [precision] if precision != 'float32' else []
+    tag = _TAGS.get(head.kind if kind == 'task' else kind, 'text-classification')
     values: dict[str, Any] = {
-        **({'license': facts.license} if facts.license else {}),
-        'library_name': facts.format,
-        'pipeline_tag': _pipeline_tag(facts),
+        **({'license': license} if license else {}),
+        'library_name': format,
+        'pipeline_tag': 'sentence-similarity' if format == 'sentence-transformers' else tag,
         'tags': ['bert', 'optbert', 'gluon_optbert', *pruned, *onnx, *reduced],
     }
-    tuned, trimming, task = facts.lineage.finetuning, facts.lineage.trimming, facts.head.task
-    if tuned is None or not task or facts.precision != 'float32' or (trimming and trimming.last):
+    tuned, trimming, task = lineage.finetuning, lineage.trimming, head.task
+    if tuned is None or not task or precision != 'float32' or (trimming and trimming.last):
         return values  # without scores: this is another network than the one scored
     first = next(iter(tuned.scores)).partition('/')[0]  # the other data sets are in the text
     metrics = [
         {'type': metric, 'name': metric, 'value': round(score, 4)}
-        for data, _, metric, score in ((*name.partition('/'), score) for name, score in _scores(tuned))
+        for (data, _, metric), score in (
+            (name.partition('/'), score) for name, score in _scores(tuned).items()
+        )
         if data == first
     ]
     result = {
@@ -163,15 +188,6 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
         'metrics': metrics,
     }
     return {**values, 'model-index': [{'name': f'optBERT {task}', 'results': [result]}]}
-
-
-def _pipeline_tag(facts: CardFacts) -> str:
-    """Hubs' name of the task of a network."""
-    if facts.kind == 'pretraining':
-        return 'fill-mask'
-    if facts.kind == 'task':
-        return TAGS.get(facts.head.kind, 'text-classification')
-    return 'sentence-similarity' if facts.format == 'sentence-transformers' else 'feature-extraction'
 
 
 # Words, tables and bars
@@ -196,9 +212,9 @@ def _commit_words(commit: str) -> str:
     return f', commit `{commit}`' if re.fullmatch(r'[0-9a-f]{7,40}\+?', commit) else ''
 
 
-def _scores(tuned: Finetuning) -> list[tuple[str, float]]:
+def _scores(tuned: Finetuning) -> dict[str, float]:
     """The scores without the thresholds that SQuAD's program reports beside them."""
-    return [(name, score) for name, score in tuned.scores.items() if not name.endswith('_thresh')]
+    return {name: score for name, score in tuned.scores.items() if not name.endswith('_thresh')}
 
 
 def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
@@ -206,7 +222,7 @@ def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
     marked as no better than that.
     """
     several, rows, marked = tuned.seeds > 1, [], False
-    for name, score in _scores(tuned):
+    for name, score in _scores(tuned).items():
         majority, mean = tuned.majority.get(name), tuned.mean.get(name)
         marked |= not exceeds(score, majority)
         row = [plain(name), score_text(score, majority=majority, digits=2)]
@@ -284,34 +300,14 @@ def check_license(license: str) -> None:
 
 
 def write_card(
-    directory: Path, saved: Any, kind: str, *, lineage: Lineage | None = None, **more: Any
+    directory: Path, deployment: Deployment, *, format: str, lineage: Lineage, license: str
 ) -> None:
     """Write the model card of a directory whose other files, but for a manifest, are there already.
 
-    Parameters
-    ----------
-    saved : SavedModel
-        The model that was exported.
-    lineage : Lineage, optional
-        By default what the model itself knows.
-    **more
-        Fields of `CardFacts`: ``format``, and what differs from the defaults.
+    Parameters are those of `model_card`.
     """
-    vocabulary, last = saved.vocabulary, len(saved.vocabulary) - 1
-    facts = CardFacts(
-        saved.architecture,
-        known_head(saved.head),
-        kind,
-        files={
-            path.relative_to(directory).as_posix(): path.stat().st_size
-            for path in sorted(directory.rglob('*'))
-            if path.is_file()
-        },
-        reads=settings_of(vocabulary),
-        lineage=lineage or lineage_of(saved),
-        origin={'commit': commit(), 'versions': versions()},
-        mxnet_inputs=inputs_of(kind),
-        ids=(vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]),
-        **more,
-    )
-    (directory / CARD).write_text(model_card(facts), encoding='utf-8')
+    paths = sorted(path for path in directory.rglob('*') if path.is_file())
+    files = {path.relative_to(directory).as_posix(): path.stat().st_size for path in paths}
+    origin = {'commit': commit(), 'versions': versions()}
+    card = model_card(deployment, format=format, files=files, lineage=lineage, license=license, origin=origin)
+    (directory / CARD).write_text(card, encoding='utf-8')

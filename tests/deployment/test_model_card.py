@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import yaml
 from helpers.commands import call
+from helpers.exported import with_head
 from helpers.pages import HOSTILE
-from helpers.tiny import network, random_alphas, random_parameters, vocabulary
+from helpers.tiny import TOKENS, network, random_alphas, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,16 +20,14 @@ import gluon_optbert
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import packed_alphas
-from gluon_optbert.deployment.description import read_description
+from gluon_optbert.deployment.description import Deployment, onnx_entry, read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
-from gluon_optbert.deployment.model_card import FORMATS, CardFacts, model_card, plain
+from gluon_optbert.deployment.model_card import FORMATS, model_card, plain
 from gluon_optbert.deployment.onnx_export import run_onnx
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.runs.progress import HeldOut, Progress, TaskScores
-from gluon_optbert.text.tokenizer import TokenizerSettings
+from gluon_optbert.runs.progress import HeldOut, TaskScores
+from gluon_optbert.text.tokenizer import TokenizerSettings, vocabulary_of
 
 CARDS = Path(__file__).parent / 'cards'
 EVEN = network((2, 4, 4, 8), (2, 4, 4, 8), (2, 4, 4, 8))
@@ -74,42 +73,50 @@ FOR_TASK = Pruning(
     again=True,
 )
 
+
+def facts(architecture, head, kind, format, files, *, words=None, lineage=Lineage(), license='', **more):
+    """The arguments of a card: an export, and what is known beside it."""
+    origin = more.pop('origin', {})
+    beside = {'format': format, 'files': files, 'lineage': lineage, 'license': license, 'origin': origin}
+    return Deployment(architecture, words or vocabulary(), head, kind, **more), beside
+
+
+CASED = TokenizerSettings(lowercase=False, strip_accents=False, as_is='the normalizer (NFKC): | ﬁ')
 FACTS = {
-    'encoder': CardFacts(
+    'encoder': facts(
         *(UNEVEN, PRETRAINING, 'encoder', 'mxnet', ONNX),
         untrained=('pooler',),
-        reads=TokenizerSettings(lowercase=False, strip_accents=False, as_is='the normalizer (NFKC): | ﬁ'),
+        words=vocabulary_of(TOKENS, settings=CASED),
         lineage=Lineage(pretrained_steps=1700, checkpoint='my_bert'),
     ),
-    'pretraining': CardFacts(
+    'pretraining': facts(
         *(UNEVEN, PRETRAINING, 'pretraining', 'mxnet', ONNX),
         origin=ORIGIN,
         lineage=Lineage(
             pruning=PRUNED, trained_steps=2120, held_out=HeldOut(2.345678, 0.56789, 0.5, 0.99, 1000)
         ),
-        mxnet_inputs=('input_ids', 'token_types', 'valid_length', 'masked_positions'),
     ),
-    'sentences': CardFacts(
+    'sentences': facts(
         *(UNEVEN, SST, 'task', 'mxnet', ONNX),
         license='apache-2.0',
         origin=ORIGIN,
         lineage=Lineage(TUNED, PRUNED, 1700, checkpoint='minilm', trimming=Trimming(30522, 14750, False)),
         text_length=128,
     ),
-    'sentences_int8': CardFacts(
+    'sentences_int8': facts(
         *(EVEN, SST, 'task', 'mxnet', {**ONNX, 'model_dynamic.onnx': 500_000}),
-        precision='int8',
+        onnx={'model.onnx': onnx_entry('task', SST, 'int8', 'transformers')},
         measured={'score': 0.7, 'float32_score': 0.8, 'agreement': {'texts': 9, 'same_label': 0.9}},
     ),
-    'pairs': CardFacts(
+    'pairs': facts(
         *(UNEVEN, STS, 'task', 'transformers', {'model.safetensors': 9_000_000, 'modeling_optbert.py': 10}),
         lineage=Lineage(Finetuning({'dev/pearson': 80.0}), FOR_TASK, trimming=Trimming(30522, 14750, True)),
     ),
-    'questions_optimum': CardFacts(
+    'questions_optimum': facts(
         *(UNEVEN, SQUAD, 'task', 'onnx', {'model.onnx': 2_000_000, 'model_quantized.onnx': 500_000})
     ),
-    'tokens_optimum': CardFacts(EVEN, PRETRAINING, 'pretraining', 'onnx', {'model.onnx': 2_000_000}),
-    'sentence_transformers': CardFacts(
+    'tokens_optimum': facts(EVEN, PRETRAINING, 'pretraining', 'onnx', {'model.onnx': 2_000_000}),
+    'sentence_transformers': facts(
         *(EVEN, PRETRAINING, 'encoder', 'sentence-transformers', {'onnx/model_quantized.onnx': 500_000}),
         lineage=Lineage(
             pruning=Pruning(EVEN, PRUNED.rounds[:2], {}, metric='relative error', whole_vocabulary=30522),
@@ -118,16 +125,16 @@ FACTS = {
     ),
 }
 APPROVED = ('sentences', 'pairs', 'questions_optimum')
-HEADS = {
-    'pretraining': ('pretraining', PRETRAINING),
-    'sentences': ('task', SST),
-    'questions': ('task', SQUAD),
-}
+
+
+def card_of(name):
+    deployment, beside = FACTS[name]
+    return model_card(deployment, **beside)
 
 
 @pytest.mark.parametrize('name', APPROVED)
 def test_a_card_reads_as_it_was_approved(name):
-    assert model_card(FACTS[name]) == (CARDS / f'{name}.txt').read_text(encoding='utf-8')
+    assert card_of(name) == (CARDS / f'{name}.txt').read_text(encoding='utf-8')
 
 
 def front_matter(card):
@@ -142,26 +149,25 @@ def python_examples(card):
 
 @pytest.mark.parametrize('name', FACTS)
 def test_hubs_read_what_a_card_is_about_and_its_examples_are_python(name):
-    facts = FACTS[name]
-    card = model_card(facts)
-    values = front_matter(card)
-    assert values['library_name'] == facts.format and values.get('license', '') == facts.license
-    assert ('pruning' in values['tags']) == bool(facts.lineage.pruning)
-    assert ('onnx' in values['tags']) == any(file.endswith('.onnx') for file in facts.files)
-    assert python_examples(card) and ('The pooler is random' in card) == ('pooler' in facts.untrained)
-    assert ('int8' in card) == (facts.precision == 'int8' or 'model_quantized.onnx' in ' '.join(facts.files))
+    (deployment, beside), card = FACTS[name], card_of(name)
+    values, files = front_matter(card), ' '.join(beside['files'])
+    assert values['library_name'] == beside['format'] and values.get('license', '') == beside['license']
+    assert ('pruning' in values['tags']) == bool(beside['lineage'].pruning)
+    assert ('onnx' in values['tags']) == ('.onnx' in files)
+    assert python_examples(card) and ('The pooler is random' in card) == ('pooler' in deployment.untrained)
+    assert ('int8' in card) == bool(deployment.onnx or 'model_quantized.onnx' in files)
     for code in python_examples(card):
         compile(code, 'card', 'exec')
 
 
-@pytest.mark.parametrize('more', [{'precision': 'int8'}, {'trimming': True}])
-def test_hubs_are_not_told_scores_of_another_network(more):
-    facts = FACTS['sentences']
-    assert front_matter(model_card(facts))['model-index']
-    if more.pop('trimming', False):
-        trimming = dataclasses.replace(facts.lineage.trimming, last=True)
-        more['lineage'] = dataclasses.replace(facts.lineage, trimming=trimming)
-    assert 'model-index' not in front_matter(model_card(dataclasses.replace(facts, **more)))
+def test_hubs_are_not_told_scores_of_another_network():
+    deployment, beside = FACTS['sentences']
+    assert front_matter(model_card(deployment, **beside))['model-index']
+    reduced = dataclasses.replace(deployment, onnx=FACTS['sentences_int8'][0].onnx)
+    assert 'model-index' not in front_matter(model_card(reduced, **beside))
+    trimming = dataclasses.replace(beside['lineage'].trimming, last=True)
+    beside = {**beside, 'lineage': dataclasses.replace(beside['lineage'], trimming=trimming)}
+    assert 'model-index' not in front_matter(model_card(deployment, **beside))
 
 
 @pytest.mark.parametrize('text', HOSTILE)
@@ -169,9 +175,9 @@ def test_names_are_shown_and_not_obeyed(text):
     markdown = pytest.importorskip('markdown_it', reason='markdown-it-py is not installed')
     head = Head('classification', ('no', text), text, ('one', text + '!'))
     tuned = Finetuning({f'{text}/x': 1.0}, samples={text: 3})
-    card = model_card(
-        CardFacts(UNEVEN, head, 'task', 'mxnet', MXNET, lineage=Lineage(tuned, checkpoint=text))
-    )
+    lineage = Lineage(tuned, checkpoint=text)
+    deployment = Deployment(UNEVEN, vocabulary(), head, 'task')
+    card = model_card(deployment, format='mxnet', files=MXNET, lineage=lineage)
     assert front_matter(card)['pipeline_tag'] == 'text-classification'
     reader = markdown.MarkdownIt('commonmark', {'html': True}).enable('table')
     elements = set(re.findall(r'<([a-zA-Z]\w*)', reader.render(card.split('---\n', 2)[2])))
@@ -196,38 +202,32 @@ class ReferenceSession:
         return list(run_onnx(Path(self._path), feed).values())
 
 
-def exported(place, case, **options):
-    """A directory with the export of a case, and its card."""
-    kind, head = HEADS[case]
-    parameters = read_parameters(build(UNEVEN, head=head, initial_std=0.5))
-    saved = SavedModel(UNEVEN, parameters, vocabulary(), {}, Progress.from_dict({'step': 7}), head=head)
-    export(saved, place / 'deploy', head=kind, **options)
-    return place / 'deploy', (place / 'deploy' / 'README.md').read_text(encoding='utf-8')
-
-
 @pytest.mark.filterwarnings('ignore:Cannot decide type')
-@pytest.mark.parametrize('case', HEADS)
-def test_the_examples_of_an_export_run(tmp_path, monkeypatch, capsys, case):
-    directory, card = exported(tmp_path, case, onnx=True)
-    stand_in = types.ModuleType('onnxruntime')
-    stand_in.InferenceSession = ReferenceSession
+@pytest.mark.parametrize('head', [PRETRAINING, SST, SQUAD], ids=lambda head: head.kind)
+def test_the_examples_of_an_export_run(tmp_path, monkeypatch, capsys, head):
+    kind, directory = 'task' if head.outputs else 'pretraining', tmp_path / 'deploy'
+    export(with_head(UNEVEN, head), directory, head=kind, onnx=True)
+    card = (directory / 'README.md').read_text(encoding='utf-8')
     assert 'gluon_optbert 0.1.0' in card and '`model-0000.params`' in card and str(tmp_path) not in card
     (directory / 'README.md').write_text(card + '\nTrained by us.\n', encoding='utf-8')
-    assert read_description(directory).kind == HEADS[case][0]
-    own, onnx, plain_mxnet = python_examples(card)
-    results = {}
-    exec(compile(own.replace('DIRECTORY', str(directory)), 'card', 'exec'), {})
-    assert capsys.readouterr().out.strip()
-    monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
-    for name, code in (('onnx', onnx), ('mxnet', plain_mxnet)):
+    assert read_description(directory).kind == kind
+
+    def run_example(code):
         variables = {}
         exec(compile(code.replace('DIRECTORY', str(directory)), 'card', 'exec'), variables)
-        outputs = variables['outputs']
-        first = outputs[0] if name == 'onnx' or isinstance(outputs, (list, tuple)) else outputs
-        results[name] = first if name == 'onnx' else first.asnumpy()
-    if case == 'questions':
-        results['mxnet'] = results['mxnet'][..., 0]  # ONNX gives starts and ends apart
-    np.testing.assert_allclose(results['onnx'], results['mxnet'], atol=1e-5)  # float32, another order
+        return variables.get('outputs')
+
+    own, onnx, plain_mxnet = python_examples(card)
+    run_example(own)
+    assert capsys.readouterr().out.strip()
+    stand_in = types.ModuleType('onnxruntime')
+    stand_in.InferenceSession = ReferenceSession
+    monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
+    outputs, wanted = run_example(onnx)[0], run_example(plain_mxnet)
+    wanted = (wanted[0] if isinstance(wanted, (list, tuple)) else wanted).asnumpy()
+    if head == SQUAD:
+        wanted = wanted[..., 0]  # ONNX gives starts and ends apart
+    np.testing.assert_allclose(outputs, wanted, atol=1e-5)  # float32, another order
 
 
 @pytest.mark.parametrize('write', [export, export_onnx, export_transformers])
@@ -239,14 +239,12 @@ def test_a_licence_is_checked_before_anything_is_computed(tmp_path, write):
 
 
 def test_gates_that_are_folded_make_another_network_than_the_one_scored(tmp_path):
-    architecture = network()
-    saved = SavedModel(architecture, random_parameters(architecture, head=SST), vocabulary(), head=SST)
-    alphas = random_alphas(architecture)
+    alphas = random_alphas(network())
     alphas['h'][:4] = 0
     (tmp_path / 'alphas.npz').write_bytes(packed_alphas(alphas, h_gate='stream'))
     lineage = Lineage(finetuning=Finetuning({'dev/accuracy': 80.0}))
     for name, gates in (('as it is', None), ('cut', tmp_path / 'alphas.npz')):
-        gluon_optbert.export(saved, tmp_path / name, alphas=gates, lineage=lineage)
+        gluon_optbert.export(with_head(network(), SST), tmp_path / name, alphas=gates, lineage=lineage)
         card = (tmp_path / name / 'README.md').read_text(encoding='utf-8')
         assert ('80.00' in card) is (gates is None)
 

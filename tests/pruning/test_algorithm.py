@@ -12,12 +12,12 @@ from helpers.pruned import MODEL, alphas_of, recipe_for, records, selection_of, 
 from helpers.tiny import ROOT, network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost
-from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.deployment.export import deployment_of
 from gluon_optbert.deployment.lineage import lineage_of
-from gluon_optbert.deployment.model_card import CardFacts, model_card
+from gluon_optbert.deployment.model_card import model_card
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
@@ -171,8 +171,9 @@ def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, pr
     page = (output / 'pruning.md').read_text()
     assert 'ound 0: ' not in page and 'ound 1' in page
     assert re.search(rf'^\| 0 \|.*\| {rows[1].before.mlm_loss:.3f} \|', page, flags=re.MULTILINE)
-    lineage = lineage_of(read_model(output / 'round-1' / 'model'), output / 'round-1' / 'model')
-    card = model_card(CardFacts(rows[1].architecture, PRETRAINING, 'encoder', 'mxnet', {}, lineage=lineage))
+    saved = read_model(output / 'round-1' / 'model')
+    lineage = lineage_of(saved, output / 'round-1' / 'model')
+    card = model_card(deployment_of(saved, 'encoder'), format='mxnet', files={}, lineage=lineage)
     assert lineage.pruning.again and 'Pruned again in 1 round' in card
     assert '| before the last pruning |' in card
 

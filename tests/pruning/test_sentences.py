@@ -13,7 +13,7 @@ from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.deployment.export import deployment_of, network_of
 from gluon_optbert.deployment.library_exports import export_onnx
 from gluon_optbert.deployment.lineage import lineage_of
-from gluon_optbert.deployment.model_card import CardFacts, model_card
+from gluon_optbert.deployment.model_card import model_card
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.importing.sentence_modules import QUERY_ENCODER, SETTINGS, embedding_of
 from gluon_optbert.network.saved_model import read_model
@@ -131,7 +131,7 @@ def test_a_network_that_lost_hidden_units_is_no_query_encoder(texts, model_direc
     assert '--prune akvf makes a query encoder' in caplog.text
     assert 'no query encoder' in (tmp_path / 'run' / 'pruning.md').read_text()
     story = lineage_of(saved, place)
-    card = model_card(CardFacts(saved.architecture, saved.head, 'encoder', 'mxnet', {}, lineage=story))
+    card = model_card(deployment_of(saved, 'encoder'), format='mxnet', files={}, lineage=story)
     assert f'its hidden size is {saved.architecture.h}, 8 before pruning' in card
 
 
