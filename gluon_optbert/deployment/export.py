@@ -205,34 +205,6 @@ def output_differences(
     return worst
 
 
-def compare_onnx(
-    path: Path, names: Sequence[str], network: OptBERTModel, saved: SavedModel, kind: str
-) -> dict[str, float]:
-    """The largest relative difference of every output of an ONNX file to the network that it is of, tokens of
-    padding left out; ONNX's reference implementation runs the file.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the file's inputs.
-    kind : str
-        What `network` computes; the file may leave out some of it.
-    """
-    feed = random_feed(saved.architecture, batch=2, length=min(6, saved.architecture.max_length))
-    outputs = run_onnx(path, onnx_feed(feed, names))
-    if kind == 'pretraining' and 'logits' in outputs:
-        outputs['prediction_logits'] = outputs.pop('logits')
-    outputs = network_outputs(outputs, feed)
-    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
-    differences = {}
-    shapes = outputs_of(kind, saved.head)
-    for (name, shape), wanted in zip(shapes.items(), run(network, feed, inputs_of(kind))):
-        if name in outputs:
-            tokens = valid if shape[1] == 'length' else slice(None)
-            differences[name] = output_difference(name, outputs[name][tokens], wanted[tokens])
-    return differences
-
-
 def rounding_of(saved: SavedModel, kind: str, feeds: Iterable[Any]) -> float:
     """The largest relative difference of any output of a kind if the hidden units come in reverse order.
 
@@ -275,26 +247,30 @@ def write_onnx_files(
     *,
     output: Path,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]]]:
-    """Write the ONNX files of a network, and compare them with it: the manifest's entry of each by file name,
-    and the differences by the names of `ONNX_DIFFERENCES`. NotEqual as of `refuse`.
+    """Write the ONNX files of a network, of file name to precision, and compare them with it: the manifest's
+    entry of each, and by the names of `ONNX_DIFFERENCES` the largest relative difference of every output.
 
-    Parameters
-    ----------
-    files : mapping of file name to precision
-        Precisions are those of `onnx_in`.
-    computes : str
-        One of `description.KINDS`, or `description.MASKED_LM`.
-    output : Path
-        What `directory` will be called.
+    ONNX's reference implementation runs the files; tokens of padding are left out. `computes` is one of
+    `KINDS`, or `MASKED_LM`; `directory` will be called `output`. NotEqual as of `refuse`.
     """
-    kind = 'pretraining' if computes == MASKED_LM else computes
-    entries, measured, network = {}, {}, network_of(saved, kind)
-    for name, precision in files.items():
-        write_onnx(directory / name, onnx_in(precision, saved, computes, names, ranges))
-        entries[name] = onnx_entry(computes, saved.head, precision, names)
-        differences = compare_onnx(directory / name, list(entries[name]['inputs']), network, saved, kind)
-        measured[ONNX_DIFFERENCES[name]] = differences
-        refuse(differences, precision, f'{output}: {name}', saved, kind)
+    kind, length = 'pretraining' if computes == MASKED_LM else computes, saved.architecture.max_length
+    feed = random_feed(saved.architecture, batch=2, length=min(6, length))
+    wanted = run(network_of(saved, kind), feed, inputs_of(kind))
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    entries, measured = {}, {}
+    for file, precision in files.items():
+        write_onnx(directory / file, onnx_in(precision, saved, computes, names, ranges))
+        entries[file] = onnx_entry(computes, saved.head, precision, names)
+        outputs = run_onnx(directory / file, onnx_feed(feed, list(entries[file]['inputs'])))
+        if computes == MASKED_LM:
+            outputs['prediction_logits'] = outputs.pop('logits')
+        outputs, differences = network_outputs(outputs, feed), {}
+        for (name, shape), value in zip(outputs_of(kind, saved.head).items(), wanted):
+            if name in outputs:
+                tokens = valid if shape[1] == 'length' else slice(None)
+                differences[name] = output_difference(name, outputs[name][tokens], value[tokens])
+        measured[ONNX_DIFFERENCES[file]] = differences
+        refuse(differences, precision, f'{output}: {file}', saved, kind)
     return entries, measured
 
 

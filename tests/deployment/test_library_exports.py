@@ -2,50 +2,40 @@
 
 PEER_OPTIMUM names the interpreter of an environment with Optimum, ONNX Runtime and sentence-transformers."""
 
-import dataclasses
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.exported import ARCHITECTURES, CASES, UNEVEN, differences, saved_with
-from helpers.tiny import ROOT, TOKENS, network, random_alphas, saved_model
+from helpers.exported import ARCHITECTURES, CASES, UNEVEN, differences, outside, saved_with
+from helpers.tiny import ROOT, TOKENS, network, saved_model
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.deployment import library_exports
 from gluon_optbert.deployment.description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS, onnx_outputs
 from gluon_optbert.deployment.engines import onnx_feed
-from gluon_optbert.deployment.export import (
-    TOLERANCE,
-    NotEqual,
-    UntrainedHeads,
-    compare_onnx,
-    export,
-    network_of,
-)
+from gluon_optbert.deployment.export import TOLERANCE, NotEqual, export
 from gluon_optbert.deployment.hub import is_plain, tokenizer_json
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.running import random_feed
-from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
 
 CLASSES = {
-    'encoder': 'ORTModelForFeatureExtraction',
-    'pretraining': 'ORTModelForMaskedLM',
-    'classification': 'ORTModelForSequenceClassification',
-    'regression': 'ORTModelForSequenceClassification',
-    'question answering': 'ORTModelForQuestionAnswering',
+    'encoder': 'FeatureExtraction',
+    'pretraining': 'MaskedLM',
+    'classification': 'SequenceClassification',
+    'regression': 'SequenceClassification',
+    'question answering': 'QuestionAnswering',
 }
+PROGRAM = ROOT / 'tests' / 'helpers' / 'with_optimum.py'
 TEXTS = ['a b c d e', 'x', 'hi j. k l m n o p q r s t u v w', 'Capitals and ünknown words']
 SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
 
@@ -95,33 +85,6 @@ def test_uneven_widths_come_with_the_code_that_computes_them(tmp_path):
     assert not any(is_plain(network(*dims)) for dims in layers) and is_plain(network())
 
 
-def test_a_gated_model_is_folded_and_cut(tmp_path):
-    architecture = network()
-    alphas = random_alphas(architecture)
-    alphas['f1'][5:] = 0
-    saved = saved_model(architecture, alphas=alphas)
-    export_transformers(saved, tmp_path / 'out')
-    written, folded = load_file(tmp_path / 'out' / 'model.safetensors'), without_gates(saved)
-    assert not any('cls' in name for name in written)  # an encoder
-    np.testing.assert_array_equal(
-        written['encoder.layer.0.attention.self.query.weight'],
-        folded.parameters['encoder.transformer_cells.0.attention_cell.proj_query.weight'],
-    )
-    assert written['encoder.layer.1.intermediate.dense.weight'].shape == (5, architecture.h)
-
-
-@pytest.mark.parametrize('write', [export_transformers, export_onnx])
-def test_random_heads_are_refused_and_a_random_pooler_is_recorded(tmp_path, write):
-    saved = dataclasses.replace(saved_model(), progress=Progress(untrained=('pooler', 'mlm', 'nsp')))
-    with pytest.raises(UntrainedHeads):
-        write(saved, tmp_path / 'heads', head='pretraining')
-    assert not (tmp_path / 'heads').exists()
-    write(saved, tmp_path / 'out')
-    assert 'The pooler is random' in (tmp_path / 'out' / 'README.md').read_text()
-    if write is export_transformers:
-        assert config_of(tmp_path / 'out')['gluon_optbert']['untrained'] == ['pooler']
-
-
 def test_an_export_whose_arrays_are_not_the_networks_is_not_written(tmp_path, monkeypatch):
     def load(path):
         return {**load_file(path), 'pooler.dense.bias': np.ones(8)}
@@ -135,7 +98,7 @@ def test_an_export_whose_arrays_are_not_the_networks_is_not_written(tmp_path, mo
 # Optimum and sentence-transformers
 
 
-@pytest.mark.parametrize('case', CLASSES)
+@pytest.mark.parametrize('case', ['pretraining', 'classification', 'question answering'])
 def test_a_directory_is_a_bert_without_code(tmp_path, case):
     saved, _, _ = saved_with('uneven', case)
     kind, head = CASES[case]
@@ -153,18 +116,17 @@ def test_int8_is_a_second_file_on_request(tmp_path):
     texts = [Instance(text) for text in TEXTS]
     measured = export_onnx(saved, tmp_path / 'out', precision='int8', calibration=texts)
     assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
-    whole = network_of(saved, 'encoder')
-    found = compare_onnx(tmp_path / 'out' / QUANTISED, TRANSFORMERS_INPUTS, whole, saved, 'encoder')
-    assert found == measured['onnx_quantized_relative_difference']
-    assert all(TOLERANCE < difference < 0.3 for difference in found.values())
+    found = measured['onnx_quantized_relative_difference']
+    assert found and all(TOLERANCE < difference < 0.3 for difference in found.values())
+    feed = onnx_feed(random_feed(UNEVEN, batch=1, length=4), TRANSFORMERS_INPUTS)
+    whole, low = (run_onnx(tmp_path / 'out' / name, feed)['pooler_output'] for name in (ONNX, QUANTISED))
+    assert 0 < np.abs(whole - low).max() < 0.5
 
 
 def test_a_directory_of_sentence_transformers_says_how_embeddings_are_made(tmp_path):
     export_onnx(saved_model(UNEVEN), tmp_path / 'out', sentences=True)
     modules = json.loads((tmp_path / 'out' / 'modules.json').read_text())
     assert [module['path'] for module in modules] == ['', '1_Pooling', '2_Normalize']
-    pooling = config_of(tmp_path / 'out' / '1_Pooling')
-    assert pooling['word_embedding_dimension'] == UNEVEN.h and pooling['pooling_mode_mean_tokens']
     with pytest.raises(ValueError, match='embeddings'):
         export_onnx(saved_with('even', 'classification')[0], tmp_path / 'task', sentences=True)
     assert not (tmp_path / 'task').exists()
@@ -179,16 +141,6 @@ def peer():
     return python
 
 
-def ask(python, jobs):
-    """Let the peer do its jobs."""
-    alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-    alone.update({'HF_HUB_OFFLINE': '1', 'TOKENIZERS_PARALLELISM': 'false'})
-    jobs = json.dumps([[str(part) for part in job] for job in jobs])
-    words = [python, ROOT / 'tests' / 'helpers' / 'with_optimum.py', jobs]
-    done = subprocess.run(list(map(str, words)), timeout=600, env=alone, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.mark.slow
 def test_optimum_gets_the_same_numbers(peer, tmp_path):
     jobs, models, feed = [], {}, random_feed(UNEVEN, batch=4, length=11, seed=3)
@@ -196,8 +148,8 @@ def test_optimum_gets_the_same_numbers(peer, tmp_path):
     for case, name in CLASSES.items():
         saved, models[case], kind = saved_with('uneven', case)
         export_onnx(saved, tmp_path / case, head=kind)
-        jobs.append((tmp_path / case, name, ONNX, tmp_path / 'feed.npz', tmp_path / f'{case}.npz'))
-    ask(peer, jobs)
+        jobs.append((case, f'ORTModelFor{name}', ONNX, 'feed.npz', f'{case}.npz'))
+    outside(peer, PROGRAM, json.dumps(jobs), place=tmp_path)
     for case, model in models.items():
         outputs = dict(np.load(tmp_path / f'{case}.npz'))
         if case == 'pretraining':
@@ -214,9 +166,8 @@ def test_sentence_transformers_gets_the_same_embeddings(peer, tmp_path):
         place, saved = tmp_path / widths, saved_model(ARCHITECTURES[widths])
         export(saved, place / 'deploy')
         export_onnx(saved, place / 'out', sentences=True)
-        result = place / 'result.npz'
-        jobs.append((place / 'out', 'SentenceTransformer', ONNX, tmp_path / 'texts.json', result))
-    ask(peer, jobs)
+        jobs.append((f'{widths}/out', 'SentenceTransformer', ONNX, 'texts.json', f'{widths}/result.npz'))
+    outside(peer, PROGRAM, json.dumps(jobs), place=tmp_path)
     for widths in ('even', 'uneven'):
         wanted = Predictor(tmp_path / widths / 'deploy', engine='mxnet').encode(TEXTS)
         with np.load(tmp_path / widths / 'result.npz') as found:

@@ -4,16 +4,16 @@ PEER_TRANSFORMERS names interpreters of environments with Torch and Transformers
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.documents import code_of
-from helpers.exported import ARCHITECTURES, with_head
+from helpers.exported import ARCHITECTURES, outside, with_head
+from helpers.exported import CASES as HEADS_OF
 from helpers.tiny import ROOT
 
-from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import network_of
 from gluon_optbert.deployment.library_exports import export_transformers
 from gluon_optbert.network.inputs import INPUTS
@@ -24,25 +24,18 @@ NAMES = [Path(path).parents[1].name for path in PEERS]
 NETWORKS = {name: ARCHITECTURES[name] for name in ('even', 'uneven', 'factorised')}
 BATCH, LENGTH = 4, 11
 TOLERANCE = 1e-5  # of scores of about 1: float32 has 6e-8, and sums run in another order
-# What is exported, the class that loads it, and its outputs in the order of the network here.
+# What is exported, the end of the class that loads it, and its outputs in the order of the network here.
 CASES = {
-    'encoder': (PRETRAINING, 'encoder', 'AutoModel', ('last_hidden_state', 'pooler_output')),
+    'encoder': ('encoder', '', ('last_hidden_state', 'pooler_output')),
     'pretraining': (
-        PRETRAINING,
         'pretraining',
-        'AutoModelForPreTraining',
+        'ForPreTraining',
         (None, None, 'seq_relationship_logits', 'prediction_logits'),
     ),
-    'mlm': (PRETRAINING, 'pretraining', 'AutoModelForMaskedLM', (None, None, None, 'logits')),
-    'classification': (
-        *(Head('classification', ('no', 'yes')), 'task'),
-        *('AutoModelForSequenceClassification', ('logits',)),
-    ),
-    'regression': (Head('regression'), 'task', 'AutoModelForSequenceClassification', ('logits',)),
-    'question answering': (
-        *(Head('question_answering'), 'task'),
-        *('AutoModelForQuestionAnswering', ('start_logits', 'end_logits')),
-    ),
+    'mlm': ('pretraining', 'ForMaskedLM', (None, None, None, 'logits')),
+    'classification': ('classification', 'ForSequenceClassification', ('logits',)),
+    'regression': ('regression', 'ForSequenceClassification', ('logits',)),
+    'question answering': ('question answering', 'ForQuestionAnswering', ('start_logits', 'end_logits')),
 }
 TRAINED = ('mlm', 'classification', 'question answering')
 
@@ -73,33 +66,19 @@ def exported(place, architecture, head, kind):
     return outputs if head.pooled else [outputs[0][..., 0], outputs[0][..., 1]], mask
 
 
-def outside(python, *words, place):
-    """A finished program of another environment, which cannot import this package."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
-    return subprocess.run(
-        [python, *map(str, words)],
-        env={**environment, 'HF_HUB_OFFLINE': '1', 'HF_MODULES_CACHE': str(place / 'modules')},
-        cwd=str(place),
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-
-
 @pytest.fixture(scope='module', params=PEERS, ids=NAMES)
 def peer(request, tmp_path_factory):
     """For every network and case: what this package computes, what Transformers does, and what it says."""
     base, jobs, results = tmp_path_factory.mktemp('peer'), [], {}
     for widths, architecture in NETWORKS.items():
-        for case, (head, kind, auto, _) in CASES.items():
-            place = base / f'{widths} {case}'
+        for case, (exports, auto, _) in CASES.items():
+            place, (kind, head) = base / f'{widths} {case}', HEADS_OF[exports]
             place.mkdir()
             results[widths, case] = place, *exported(place, architecture, head, kind)
-            jobs.append((str(place / 'out'), auto, case in TRAINED))
+            jobs.append((str(place / 'out'), f'AutoModel{auto}', case in TRAINED))
     program = ROOT / 'tests' / 'helpers' / 'with_transformers.py'
-    done = outside(request.param, program, json.dumps(jobs), place=base)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"version"')]
+    printed = outside(request.param, program, json.dumps(jobs), place=base)
+    said = [json.loads(line) for line in printed.splitlines() if line.startswith('{"version"')]
     return {
         name: (wanted, dict(np.load(place / 'out.npz')), mask, words)
         for (name, (place, wanted, mask)), words in zip(results.items(), said)
@@ -113,7 +92,7 @@ EVERY = [(widths, case) for widths in NETWORKS for case in CASES]
 @pytest.mark.parametrize('widths, case', EVERY)
 def test_transformers_loads_every_weight_and_computes_the_same(peer, widths, case):
     wanted, outputs, mask, said = peer[widths, case]
-    for name, value in zip(CASES[case][3], wanted):
+    for name, value in zip(CASES[case][2], wanted):
         if name:
             assert outputs[name].shape == value.shape
             apart = np.abs(outputs[name] - value)
@@ -145,9 +124,7 @@ def test_the_example_of_the_page_gives_the_scores_of_this_package(tmp_path, widt
     code = code.replace('A man is eating.', 'a b').replace('Someone eats.', 'c d e')
     said = 'print(json.dumps([logits.tolist()[0], batch["input_ids"].tolist()]))\n'
     (tmp_path / 'example.py').write_text(f'import json\n{code}{said}')
-    done = outside(python, tmp_path / 'example.py', place=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    given = json.loads(done.stdout.splitlines()[-1])
+    given = json.loads(outside(python, tmp_path / 'example.py', place=tmp_path).splitlines()[-1])
     words = saved.vocabulary
     ids = [words[token] for token in ['[CLS]', *'ab', '[SEP]', *'cde', '[SEP]']]
     assert given[1] == [ids]

@@ -1,6 +1,8 @@
 """Networks that are exported in several ways."""
 
 import json
+import os
+import subprocess
 
 import numpy as np
 
@@ -74,6 +76,21 @@ def differences(outputs, model, case, feed):
             tokens = valid if shape[1] == 'length' else slice(None)
             found.append(relative_difference(outputs[name][tokens], value[tokens]))
     return found
+
+
+def outside(python, *words, place):
+    """What a finished program of another environment printed, which cannot import this package."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
+    done = subprocess.run(
+        [python, *map(str, words)],
+        env={**environment, 'HF_HUB_OFFLINE': '1', 'HF_MODULES_CACHE': str(place / 'modules')},
+        cwd=str(place),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def load_deployment(directory):
