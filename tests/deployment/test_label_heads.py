@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.exported import with_head
-from helpers.finetuned import LETTERS
 from helpers.tiny import network, write_saved_model
 from pydantic import TypeAdapter
 
@@ -21,7 +20,8 @@ from gluon_optbert.serving.settings import ServiceSettings
 from gluon_optbert.tasks.examples import labels_of, read_examples, task_of_head
 
 pytestmark = pytest.mark.filterwarnings('error:.*is not used by any computation')  # of MXNet
-FIRST, THIRDS = set(LETTERS[:9]), ('first', 'middle', 'rest')
+PARTS = (('train', 200, 0), ('dev', 60, 1))  # with their sizes and seeds
+LETTERS, FIRST, THIRDS = 'abcdefghi', set('abc'), ('first', 'middle', 'rest')
 
 
 def tagged(count, seed):
@@ -39,7 +39,7 @@ def tagged(count, seed):
 
 def write_words(directory):
     directory.mkdir()
-    for part, count, seed in (('train', 250, 0), ('dev', 30, 1)):
+    for part, count, seed in PARTS:
         lines = [f'{word} {tag}\n' for pair in tagged(count, seed) for word, tag in [*zip(*pair), ('', '')]]
         (directory / f'{part}.conll').write_text(''.join(line.lstrip(' ') for line in lines))
     task = {'name': 'letters', 'head': 'token_classification', 'labels': ['O', 'B-first', 'I-first']}
@@ -48,9 +48,9 @@ def write_words(directory):
 
 def write_labels(directory):
     directory.mkdir()
-    for part, count, seed in (('train', 250, 0), ('dev', 30, 1)):
+    for part, count, seed in PARTS:
         rows = [
-            {'text': ' '.join(words), 'label': sorted({THIRDS[LETTERS.index(word) // 9] for word in words})}
+            {'text': ' '.join(words), 'label': sorted({THIRDS[LETTERS.index(word) // 3] for word in words})}
             for words, _ in tagged(count, seed)
         ]
         (directory / f'{part}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
@@ -73,8 +73,8 @@ def journey(request, tmp_path_factory):
         model=base,
         output=place / 'tuned',
         max_length=12,
-        epochs=12,
-        learning_rate=0.003,
+        epochs=6,
+        learning_rate=0.004,
         dropout=0.0,
     )
     pruned = opt.prune_task(
@@ -85,8 +85,8 @@ def journey(request, tmp_path_factory):
         rounds=1,
         method='fisher',
         teacher='parent',
-        steps=40,
-        learning_rate=0.002,
+        steps=16,
+        learning_rate=0.0027,
         prune='akvf',
     )
     return tuned, pruned, place / 'data' / f'dev.{ending}', place
@@ -95,9 +95,7 @@ def journey(request, tmp_path_factory):
 def test_the_head_is_learnt_pruned_and_verified(journey):
     tuned, pruned, dev, _ = journey
     decisive = tuned.result.metric
-    assert (
-        tuned.result.mean[decisive] > 80 and tuned.result.mean[decisive] > tuned.result.majority[decisive] + 5
-    )
+    assert tuned.result.mean[decisive] > max(80, tuned.result.majority[decisive] + 5)
     assert pruned.rounds[-1].recovered.value > 60 and pruned.rounds[-1].flops < 0.75 * pruned.rounds[0].flops
     assert max(value for name, value in opt.verify(run=pruned)[0].items() if name != 'round') < 1e-5
     assert opt.score(tuned, dev)[decisive.partition('/')[2]] == pytest.approx(tuned.result.mean[decisive])

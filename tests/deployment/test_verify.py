@@ -1,8 +1,8 @@
 """tools/verify.py: it passes what is equal, and fails loudly at what is not."""
 
 import dataclasses
+import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,16 +37,8 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
     assert '| 2 |' in table(rows)
 
 
-@pytest.mark.parametrize(
-    'method, more',
-    [
-        ('layers', {'target': 0.8, 'drop': 'first'}),
-        ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66}),
-    ],
-)
-def test_runs_verify_whatever_is_pruned(pruned, tmp_path, method, more):
-    values = {'target': 0.7, 'rounds': 1, **more}
-    pruned(method=method, **values)
+def test_runs_that_drop_layers_verify(pruned, tmp_path):
+    pruned(method='layers', rounds=1, target=0.8, drop='first')
     (row,) = verify(recipe_of(tmp_path / 'run'))
     assert row['all'] <= TOLERANCE
 
@@ -63,11 +55,9 @@ def run_of(directory, start, shards_directory, method, **more):
     [name if name in ('alpha', 'heads') else pytest.param(name, marks=pytest.mark.slow) for name in METHODS],
 )
 def test_runs_of_every_method_from_a_network_without_some_blocks_verify(tmp_path, shards_directory, method):
-    full, empty = (2, 4, 4, 16), (2, 4, 4, 0)
-    start = write_saved_model(tmp_path / 'start', architecture=network(empty, full, empty, full))
+    start = write_saved_model(tmp_path / 'start', architecture=network((2, 4, 4, 0), (2, 4, 4, 16)))
     output = run_of(tmp_path / 'run', start, shards_directory, method, rounds=1)
-    left = read_model(output / 'round-1' / 'model').architecture
-    assert left.layers[0].f == left.layers[2].f == 0
+    assert read_model(output / 'round-1' / 'model').architecture.layers[0].f == 0
     assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output))] == [True]
 
 
@@ -85,10 +75,6 @@ def test_rounds_behind_one_that_dropped_a_block_verify(tmp_path, shards_director
     assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output))] == [True, True]
 
 
-def copy_of(finished, place) -> Path:
-    return Path(shutil.copytree(finished, place))
-
-
 def scale(place, name, factor):
     """Multiply a parameter of a model directory."""
     saved = read_model(place)
@@ -96,41 +82,18 @@ def scale(place, name, factor):
     write_model(place, dataclasses.replace(saved, parameters=parameters), replace=True)
 
 
-def test_a_weight_that_was_changed_is_found(finished, tmp_path):
-    output = copy_of(finished, tmp_path / 'run')
+def first_round(finished, place):
+    """A copy of a run, as it was after its first round."""
+    return shutil.copytree(finished, place, ignore=shutil.ignore_patterns('round-2'))
+
+
+def test_a_change_after_the_cut_is_found(finished, tmp_path):
+    output = first_round(finished, tmp_path / 'weight')
     name = 'encoder.transformer_cells.1.attention_cell.proj_value.weight'
-    scale(output / 'round-2' / 'shrunk', name, 1.001)
-    with pytest.raises(NotEqual, match=r'\| 2 \|'):
+    scale(output / 'round-1' / 'shrunk', name, 1.001)
+    with pytest.raises(NotEqual, match=r'\| 1 \|'):
         verify(recipe_of(output))
-
-
-@pytest.fixture
-def rounding_run(tmp_path, shards_directory):
-    """A run whose network rounds much: what enters its last LayerNorm is large beside what varies in it."""
-    weights = saved_model(network(h=24))
-    weights.parameters['encoder.transformer_cells.1.ffn.ffn_2.bias'][:] = 500
-    write_model(tmp_path / 'start', weights)
-    start = tmp_path / 'start'
-    return run_of(tmp_path / 'rounding', start, shards_directory, 'random', target=0.7, rounds=1)
-
-
-def test_rounding_is_told_from_an_error(rounding_run, tmp_path):
-    (row,) = verify(recipe_of(rounding_run))
-    found = {name: row[name] for name in row['rounding']}
-    assert 'all' in found and all(TOLERANCE < value < 1e-3 for value in found.values())
-    result = call('tools/verify.py', rounding_run, '--batches', 1)
-    assert result.returncode == 0 and 'all within 1e-05 or rounding' in result.stdout, result.stderr
-    assert 'round 1: the difference of all, ' in result.stdout
-    output = copy_of(rounding_run, tmp_path / 'run')
-    scale(output / 'round-1' / 'shrunk', 'encoder.transformer_cells.1.layer_norm.gamma', 1.01)
-    with pytest.raises(NotEqual, match='and more than rounding'):
-        verify(recipe_of(output))
-
-
-def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
-    result = call('tools/verify.py', finished, '--batches', 1)
-    assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
-    output = copy_of(finished, tmp_path / 'run')
+    output = first_round(finished, tmp_path / 'gate')
     alphas, _ = read_alphas(output / 'round-1' / 'alphas.npz')
     kept = read_selection(output / 'round-1' / 'selection.json').kept['f0'][0]
     alphas['f0'][kept] *= 1.1
@@ -139,14 +102,30 @@ def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
     assert result.returncode == 1 and 'is above 1e-05' in result.stderr
 
 
+def test_rounding_is_told_from_an_error(tmp_path, shards_directory):
+    weights = saved_model(network(h=24))
+    # it rounds much: what enters its last LayerNorm is large beside what varies in it
+    weights.parameters['encoder.transformer_cells.1.ffn.ffn_2.bias'][:] = 500
+    write_model(tmp_path / 'start', weights)
+    output = run_of(tmp_path / 'run', tmp_path / 'start', shards_directory, 'random', target=0.7, rounds=1)
+    result = call('tools/verify.py', output, '--batches', 1, '--output', tmp_path / 'verified.json')
+    (row,) = json.loads((tmp_path / 'verified.json').read_text())['differences']
+    found = {name: row[name] for name in row['rounding']}
+    assert 'all' in found and all(TOLERANCE < value < 1e-3 for value in found.values())
+    assert result.returncode == 0 and 'all within 1e-05 or rounding' in result.stdout, result.stderr
+    assert 'verified: 1 round' in result.stdout and 'round 1: the difference of all, ' in result.stdout
+    scale(output / 'round-1' / 'shrunk', 'encoder.transformer_cells.1.layer_norm.gamma', 1.01)
+    with pytest.raises(NotEqual, match='and more than rounding'):
+        verify(recipe_of(output))
+
+
 def test_a_spoilt_run_directory_is_one_clear_line(finished, tmp_path):
-    output = copy_of(finished, tmp_path / 'run')
-    selection = output / 'round-1' / 'selection.json'
-    selection.write_text(selection.read_text()[:-20])
+    output = first_round(finished, tmp_path / 'run')
+    selection, alphas = output / 'round-1' / 'selection.json', output / 'round-1' / 'alphas.npz'
     for spoil in (
-        lambda: None,
-        lambda: (output / 'round-1' / 'alphas.npz').write_bytes(b'PK\x03\x04 no npz'),
-        lambda: (output / 'round-1' / 'alphas.npz').unlink(),
+        lambda: selection.write_text(selection.read_text()[:-20]),
+        lambda: alphas.write_bytes(b'PK\x03\x04 no npz'),
+        alphas.unlink,
     ):
         spoil()
         result = call('tools/verify.py', output)
