@@ -7,6 +7,7 @@ import json
 import time
 
 import pytest
+from helpers.examples import examples
 from helpers.services import HEADS, FakePredictor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,9 +34,18 @@ def client_of(predictor=None, **settings):
 
 
 @pytest.fixture(scope='module')
-def client():
-    with client_of() as client:
-        yield client
+def clients():
+    """A client of a service of each kind of network, for three texts of 20 characters; by the kind."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(client_of(FakePredictor(head), max_texts=3, max_characters=20))
+            for name, head in HEADS.items()
+        }
+
+
+@pytest.fixture(scope='module')
+def client(clients):
+    return clients['sentences']
 
 
 @pytest.mark.parametrize(
@@ -44,13 +54,8 @@ def client():
         (
             'sentences',
             {'text': 'abc', 'id': 5},
-            {
-                'id': 5,
-                'text': 'abc',
-                'label': '1',
-                'name': 'positive',
-                'probabilities': {'0': 0.25, '1': 0.75},
-            },
+            {'id': 5, 'text': 'abc', 'label': '1', 'name': 'positive'}
+            | {'probabilities': {'0': 0.25, '1': 0.75}},
         ),
         ('pairs', {'text': 'ab', 'pair': 'c'}, {'text': 'ab', 'pair': 'c', 'value': 3.0}),
         (
@@ -60,19 +65,17 @@ def client():
         ),
     ],
 )
-def test_predictions_are_those_of_the_predictor(head, request_body, wanted):
-    with client_of(FakePredictor(HEADS[head])) as client:
-        one = client.post('/predict', json=request_body)
-        several = client.post('/predict', json={'instances': [request_body, request_body]})
+def test_predictions_are_those_of_the_predictor(clients, head, request_body, wanted):
+    one = clients[head].post('/predict', json=request_body)
+    several = clients[head].post('/predict', json={'instances': [request_body, request_body]})
     assert one.status_code == several.status_code == 200
     assert one.json() == {'predictions': [wanted]} and several.json() == {'predictions': [wanted, wanted]}
 
 
-def test_an_encoder_gives_embeddings():
-    with client_of(FakePredictor(HEADS['embeddings'])) as client:
-        answer = client.post('/embed', json={'instances': ['a', 'abc']})
-        assert answer.json() == {'embeddings': [[1, 1], [3, 1]], 'pooling': 'mean', 'normalised': True}
-        wrong = client.post('/predict', json={'text': 'a'})
+def test_an_encoder_gives_embeddings(clients):
+    answer = clients['embeddings'].post('/embed', json={'instances': ['a', 'abc']})
+    assert answer.json() == {'embeddings': [[1, 1], [3, 1]], 'pooling': 'mean', 'normalised': True}
+    wrong = clients['embeddings'].post('/predict', json={'text': 'a'})
     assert wrong.status_code == 404 and 'POST /embed' in wrong.json()['error']
     predictor = FakePredictor(HEADS['embeddings'])
     predictor.pairs = False  # it has one token type
@@ -190,16 +193,6 @@ def test_hosts_are_answered_by_name(names):
         assert expected or '--host-names' in answer.json()['error']
 
 
-@pytest.fixture(scope='module')
-def clients():
-    """A client of a service of each kind of network, for three texts of 20 characters; by the kind."""
-    with contextlib.ExitStack() as stack:
-        yield {
-            name: stack.enter_context(client_of(FakePredictor(head), max_texts=3, max_characters=20))
-            for name, head in HEADS.items()
-        }
-
-
 @pytest.mark.parametrize(
     'values, head, status, words',
     [
@@ -280,6 +273,7 @@ ANY = st.recursive(
 LIKELY = st.dictionaries(st.sampled_from(['text', 'pair', 'question', 'context', 'id', 'instances']), ANY)
 
 
+@examples(40)
 @given(ANY | LIKELY | st.fixed_dictionaries({'instances': st.lists(LIKELY | st.text(), max_size=4)}))
 def test_no_json_makes_the_service_fail(client, values):
     body = json.dumps(values).encode()  # with NaN, Infinity and lone surrogates, as Python writes them
@@ -288,6 +282,7 @@ def test_no_json_makes_the_service_fail(client, values):
     assert list(answer.json()) == ['predictions' if answer.status_code == 200 else 'error']
 
 
+@examples(40)
 @given(st.binary(max_size=100), st.sampled_from(['/predict', '/embed', '/', '/health', '/x']), st.booleans())
 def test_no_bytes_make_the_service_fail(client, body, path, is_json):
     answer = client.post(path, content=body, headers=JSON if is_json else {})

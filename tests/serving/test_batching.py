@@ -4,6 +4,7 @@ import concurrent.futures
 import threading
 
 import pytest
+from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,7 @@ def test_what_was_taken_is_computed_before_the_end_and_nothing_after_it():
     assert future.result(0) == [2]
 
 
+@examples(40)
 @given(st.lists(st.lists(st.integers(), max_size=5), max_size=12), st.integers(1, 6))
 def test_every_request_gets_its_own_results_in_order(requests, size):
     batcher = batcher_of(Doubling(), batch_size=size, queue=60)

@@ -1,48 +1,25 @@
 """The page of a service in a browser: at any width and in any scheme, by keyboard alone."""
 
-import subprocess
-import sys
+import contextlib
 
 import pytest
 from helpers.browser import VIEWS, Page, needs_chromium
-from helpers.services import HEADS
-from helpers.tiny import ROOT, environment
+from helpers.services import HEADS, Running
 
 pytest.importorskip('uvicorn', reason='the service needs uvicorn, which is not installed')
 pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
 pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
 
-SERVICE = """
-import sys
-from helpers.services import HEADS, FakePredictor
-from gluon_optbert.serving import server
-from gluon_optbert.serving.app import make_app
-from gluon_optbert.serving.settings import ServiceSettings
-listener = server.listen('127.0.0.1', 0)
-settings = ServiceSettings(max_characters=400)
-card = chr(10).join(['# A card', '', '| a | b |', '| --- | --- |', f'| {"wide " * 40} | x |'])
-name = 'a-network-with-a-long-name' * 3
-app = make_app(FakePredictor(HEADS[sys.argv[1]]), name=name, card=card, settings=settings)
-server.serve(app, listener, settings=settings, ready=lambda address: print(address, flush=True))
-"""
+CARD = '\n'.join(['# A card', '', '| a | b |', '| --- | --- |', f'| {"wide " * 40} | x |'])
 
 
 @pytest.fixture(scope='module')
 def addresses():
     """The address of a service of each kind of network."""
-    services = {
-        kind: subprocess.Popen(
-            [sys.executable, '-W', 'ignore', '-c', SERVICE, kind],
-            env=environment(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}'),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for kind in HEADS
-    }
-    yield {kind: service.stdout.readline().strip() for kind, service in services.items()}
-    for service in services.values():
-        service.kill()
-        service.communicate()
+    options = {'name': 'a-network-with-a-long-name' * 3, 'card': CARD, 'max_characters': 400}
+    with contextlib.ExitStack() as stack:
+        services = {kind: stack.enter_context(Running.fake(kind=kind, **options)) for kind in HEADS}
+        yield {kind: service.said.strip() for kind, service in services.items()}
 
 
 @pytest.mark.slow
