@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import itertools
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import matplotlib
 import numpy as np
@@ -22,6 +20,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from pydantic import Field, PositiveInt
 
 from gluon_optbert import __version__
 from gluon_optbert.analysis.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
@@ -36,10 +35,10 @@ from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, pl
 from gluon_optbert.reporting.networks import labels_of
 from gluon_optbert.reporting.page import Chapter, element, joined, note, page, picture, table, values
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.files import new_directory, refuse_existing, sha256
+from gluon_optbert.runs.files import new_directory, refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.progress import NOTE, score_text
-from gluon_optbert.runs.recipe import Recipe, option, save, to_dict
+from gluon_optbert.runs.recipe import Recipe, Seed, option, save, to_dict
 
 EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
@@ -62,29 +61,23 @@ class CompareRecipe(Recipe):
         'label; with --task, a file of the task, or the directory of all tasks for its training file'
     )
     output: Path = option('directory to write')
-    instances: int = option(
+    instances: Annotated[int, Field(ge=2)] = option(
         'largest number of sequences; they need many more tokens than a layer has units', 512
     )
-    length: int = option('largest number of tokens of a sequence; longer ones are cut', 128)
-    batch_size: int = option('sequences in a batch', 16)
+    length: Annotated[int, Field(ge=8)] = option(
+        'largest number of tokens of a sequence; longer ones are cut', 128
+    )
+    batch_size: PositiveInt = option('sequences in a batch', 16)
     probes: bool = option('whether to train probes', True)
-    words: int = option('largest number of words of a probing task', 4000)
+    words: Annotated[int, Field(ge=100)] = option('largest number of words of a probing task', 4000)
     task: str | None = option(
         'task whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
     )
-    seed: int = option('random seed of lines, words, control labels and random weights', 0)
+    seed: Seed = option('random seed of lines, words, control labels and random weights', 0)
 
     def problems(self) -> list[str]:
         """What is out of range."""
-        problems = (
-            []
-            if self.models is None or len(self.models) == 2
-            else [f'wanted two models, found {len(self.models)}']
-        )
-        for name, least in (('instances', 2), ('length', 8), ('batch_size', 1), ('words', 100), ('seed', 0)):
-            if getattr(self, name) < least:
-                problems.append(f'{name} must be at least {least}, found {getattr(self, name)}')
-        return problems
+        return [] if len(self.models) == 2 else [f'wanted two models, found {len(self.models)}']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,37 +102,32 @@ class Comparison:
     tasks: Mapping[str, ProbeTask | None]
     probes: Mapping[str, Mapping[str, ProbeResult]]
 
+    @property
+    def tokens(self) -> int:
+        """That were looked at."""
+        return next(iter(self.similarities.values())).tokens
+
 
 def measure(
     recipe: CompareRecipe, models: Sequence[SavedModel], labels: Sequence[str], sample: Sample
 ) -> Comparison:
     """CKA and probes of both networks and of random ones."""
-    first, second = (network_of(model) for model in models)
-    chance = [
-        random_network(network.architecture, recipe.seed + i) for i, network in enumerate((first, second))
-    ]
+    networks: dict[str, OptBERTModel] = {}
+    for number, (label, model) in enumerate(zip(labels, models)):
+        networks[label] = network_of(model)
+        networks[f'{label}{RANDOM}'] = random_network(networks[label].architecture, recipe.seed + number)
     size = {'batch_size': recipe.batch_size}
     similarities = {
-        labels[1]: compare(first, second, sample, **size),
-        f'{labels[1]}{RANDOM}': compare(first, chance[1], sample, **size),
+        name: compare(networks[labels[0]], networks[name], sample, **size)
+        for name in (labels[1], f'{labels[1]}{RANDOM}')
     }
     tasks: dict[str, ProbeTask | None] = {}
     if recipe.probes:
         tasks.update(word_tasks(sample, words=recipe.words, seed=recipe.seed))
         if sample.labels:
             tasks['label'] = sentence_task(sample, seed=recipe.seed)
-    networks: dict[str, OptBERTModel] = {
-        labels[0]: first,
-        f'{labels[0]}{RANDOM}': chance[0],
-        labels[1]: second,
-        f'{labels[1]}{RANDOM}': chance[1],
-    }
     possible = {name: task for name, task in tasks.items() if task is not None}
-    probes = (
-        {name: probe(network, sample, possible, **size) for name, network in networks.items()}
-        if possible
-        else {}
-    )
+    probes = {name: probe(network, sample, possible, **size) for name, network in networks.items()}
     return Comparison(tuple(labels), sample, similarities, tasks, probes)
 
 
@@ -297,7 +285,7 @@ def probe_table(comparison: Comparison, task: str) -> Markup:
             selectivities = [f'{100 * value:.1f}' for value in result.selectivity]
             rows.append([network, place, 'selectivity', *before, *selectivities])
     heads = ['network', 'behind', 'percent', 'embedding', *(f'layer {i}' for i in range(1, deepest))]
-    return joined(*[table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]), note(f'{NOTE}.')])
+    return joined(table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]), note(f'{NOTE}.'))
 
 
 def numbers(comparison: Comparison, recipe: CompareRecipe) -> dict[str, Any]:
@@ -311,7 +299,7 @@ def numbers(comparison: Comparison, recipe: CompareRecipe) -> dict[str, Any]:
         'model_sha256': [sha256(path / 'model.params') for path in recipe.models],
         **origin_here(),
         'sequences': len(comparison.sample),
-        'tokens': next(iter(comparison.similarities.values())).tokens,
+        'tokens': comparison.tokens,
         'cka': {
             name: {kind: cells(getattr(similarity, kind)) for kind in KINDS}
             for name, similarity in comparison.similarities.items()
@@ -343,19 +331,12 @@ def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Markup:
         ]
         for label, model in zip(comparison.labels, models)
     ]
-    tokens = next(iter(comparison.similarities.values())).tokens
     widest = max(model.architecture.h for model in models)
-    few = (
-        f' That is less than ten times the {widest} units: the similarities are too high.'
-        if tokens < 10 * widest
-        else ''
-    )
-    return joined(
-        *[
-            table(['network', 'parameters, M', 'h', 'layers', 'without intermediate block'], rows),
-            element('p', f'{len(comparison.sample):,} sequences, {tokens:,} tokens.{few}'),
-        ]
-    )
+    said = f'{len(comparison.sample):,} sequences, {comparison.tokens:,} tokens.'
+    if comparison.tokens < 10 * widest:
+        said += f' That is less than ten times the {widest} units: the similarities are too high.'
+    heads = ['network', 'parameters, M', 'h', 'layers', 'without intermediate block']
+    return joined(table(heads, rows), element('p', said))
 
 
 def chapters_of(
@@ -363,15 +344,15 @@ def chapters_of(
 ) -> list[Chapter]:
     """The page, part by part, with pictures in SVG."""
     charts = {name: picture(content, 'svg', name) for name, content in pictures.items()}
-    note = (
+    meaning = (
         '1 means the same but for a rotation and a scale. Networks of random weights know one token from '
-        'another, so they '
-        'are not at 0; what was learnt in common is what exceeds them. The states are those of the residual '
-        'stream, over all tokens. A layer without an intermediate block ends where its attention block does.'
+        'another, so they are not at 0; what was learnt in common is what exceeds them. The states are those '
+        'of the residual stream, over all tokens. A layer without an intermediate block ends where its '
+        'attention block does.'
     )
     sections = [
         ('Networks', summary(comparison, models)),
-        ('Similarity', joined(element('p', note, kind='note'), *(charts[f'cka_{kind}'] for kind in KINDS))),
+        ('Similarity', joined(note(meaning), *(charts[f'cka_{kind}'] for kind in KINDS))),
     ]
     for name, task in comparison.tasks.items():
         if task is None:
@@ -381,63 +362,41 @@ def chapters_of(
             f'{(~task.test).sum():,} places to learn from, {task.test.sum():,} in other sequences to measure '
             f'on; the commonest label has {task.majority:.1%} of these.'
         )
-        sections.append(
-            (
-                f'Probes: {name}',
-                joined(
-                    *[
-                        element('p', facts),
-                        charts['probe_' + name.replace(' ', '_')],
-                        probe_table(comparison, name),
-                    ]
-                ),
-            )
-        )
+        chart = charts['probe_' + name.replace(' ', '_')]
+        shown = joined(element('p', facts), chart, probe_table(comparison, name))
+        sections.append((f'Probes: {name}', shown))
     return [Chapter('Comparison', (*sections, ('Recipe', values(to_dict(recipe)))))]
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A table with a header, as bytes."""
-    sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, list(rows[0]), lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(rows)
-    return sheet.getvalue().encode('utf-8', errors='replace')
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table with a header."""
+    with open(path, 'w', encoding='utf-8', errors='replace', newline='') as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareRecipe) -> None:
     """The directory of a comparison, whole or not at all."""
     with matplotlib.rc_context(STYLE), new_directory(recipe.output) as staged:
-        pictures = {
-            f'{name}.{kind}': drawn(figure, name, kind)
-            for name, figure in figures_of(comparison).items()
-            for kind in ('png', 'svg')
-        }
-        for name, content in pictures.items():
-            (staged / name).write_bytes(content)
+        vectors = {}
+        for name, figure in figures_of(comparison).items():
+            (staged / f'{name}.png').write_bytes(drawn(figure, name, 'png'))
+            vectors[name] = drawn(figure, name, 'svg')
+            (staged / f'{name}.svg').write_bytes(vectors[name])
         for kind in KINDS:
             shift = first_layer(kind)
-            (staged / f'cka_{kind}.csv').write_bytes(
-                as_csv(
-                    [
-                        {
-                            'second': name,
-                            'layer_of_first': i + shift,
-                            'layer_of_second': j + shift,
-                            'cka': value,
-                        }
-                        for name, similarity in comparison.similarities.items()
-                        for (i, j), value in np.ndenumerate(getattr(similarity, kind))
-                    ]
-                )
-            )
-        if comparison.probes:
-            (staged / 'probes.csv').write_bytes(as_csv(probe_rows(comparison)))
-        (staged / 'comparison.json').write_text(
-            json.dumps(numbers(comparison, recipe), indent=1) + '\n', encoding='utf-8'
-        )
+            rows = [
+                {'second': name, 'layer_of_first': i + shift, 'layer_of_second': j + shift, 'cka': value}
+                for name, similarity in comparison.similarities.items()
+                for (i, j), value in np.ndenumerate(getattr(similarity, kind))
+            ]
+            write_csv(staged / f'cka_{kind}.csv', rows)
+        found = numbers(comparison, recipe)
+        if found['probes']:
+            write_csv(staged / 'probes.csv', found['probes'])
+        write_json(staged / 'comparison.json', found)
         save(recipe, staged / 'recipe.yaml')
-        vectors = {name[:-4]: content for name, content in pictures.items() if name.endswith('.svg')}
         content = page(
             f'{comparison.labels[0]} and {comparison.labels[1]}',
             chapters_of(comparison, models, recipe, vectors),
@@ -480,27 +439,15 @@ def refuse_too_small(models: Sequence[SavedModel], paths: Sequence[Path]) -> Non
             )
 
 
-def refuse_pairs(sample: Sample, models: Sequence[SavedModel], recipe: CompareRecipe) -> None:
-    """Raise ValueError if sequences have a second segment, and a network has no token type for it."""
-    for model, path in zip(models, recipe.models):
-        if sample.has_pairs and model.architecture.token_types < 2:
-            raise ValueError(
-                f'{recipe.data} has sequences of two segments, and {path} has one token type; '
-                'compare on a text file with one sequence per line'
-            )
-
-
 @command
 def main(argv=None):
     """Read, measure, write, and say how alike the last layers are."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE, positional='models')
     refuse_existing(recipe.output)
     paths = [path.resolve() for path in recipe.models]
-    labels = (
-        labels_of(paths)
-        if paths[0] != paths[1]
-        else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
-    )
+    labels = labels_of(list(dict.fromkeys(paths)))
+    if len(labels) == 1:
+        labels.append(f'{labels[0]} again')
     models = [read_model(path) for path in recipe.models]
     refuse_too_small(models, recipe.models)
     reading = sharing(models, recipe.models)
@@ -513,7 +460,12 @@ def main(argv=None):
         task=recipe.task,
         seed=recipe.seed,
     )
-    refuse_pairs(sample, models, recipe)
+    for model, path in zip(models, recipe.models):
+        if sample.has_pairs and model.architecture.token_types < 2:
+            raise ValueError(
+                f'{recipe.data} has sequences of two segments, and {path} has one token type; '
+                'compare on a text file with one sequence per line'
+            )
     comparison = measure(recipe, reading, labels, sample)
     write(comparison, models, recipe)
     for name, similarity in comparison.similarities.items():

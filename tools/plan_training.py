@@ -11,7 +11,9 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops, count_parameters
@@ -64,18 +66,20 @@ class PlanRecipe(Recipe):
     """What is planned, or measured."""
 
     architecture: str = option('its name, a file or JSON', 'bert_base')
-    words: float = option('of the corpus; BooksCorpus and Wikipedia have 0.8 and 2.5 billion', 3.3e9)
-    steps: int = option('of both phases', 1000000)
-    long_share: float = option('share of the steps with sequences of 512 tokens', 0.1)
-    batch_size: int = option('sequences a step, over all GPUs', 256)
-    dupe_factor: int = option('passes of make_shards.py over the text', 5)
-    gpus: tuple[int, ...] = option('numbers of GPUs to compare', (8, 16, 32, 64))
-    gpus_per_host: int = option('of them in one machine', 8)
-    memory: float = option('GiB of a GPU', 32.0)
-    exchange: float = option(
+    words: PositiveFloat = option('of the corpus; BooksCorpus and Wikipedia have 0.8 and 2.5 billion', 3.3e9)
+    steps: PositiveInt = option('of both phases', 1000000)
+    long_share: Annotated[float, Field(ge=0, le=1)] = option(
+        'share of the steps with sequences of 512 tokens', 0.1
+    )
+    batch_size: PositiveInt = option('sequences a step, over all GPUs', 256)
+    dupe_factor: PositiveInt = option('passes of make_shards.py over the text', 5)
+    gpus: tuple[PositiveInt, ...] = option('numbers of GPUs to compare', (8, 16, 32, 64))
+    gpus_per_host: PositiveInt = option('of them in one machine', 8)
+    memory: PositiveFloat = option('GiB of a GPU', 32.0)
+    exchange: PositiveFloat = option(
         'gigabytes a second at which gradients are exchanged, per GPU; an assumption', 10.0
     )
-    price: float = option('of a GPU for an hour, in dollars; an eighth of 31.22 for eight V100', 3.9)
+    price: PositiveFloat = option('of a GPU for an hour, in dollars; an eighth of 31.22 for eight V100', 3.9)
     measure: tuple[Path, ...] = option(
         'directories of shards to count instead, with the text that they were made from', ()
     )
@@ -83,30 +87,12 @@ class PlanRecipe(Recipe):
 
     def problems(self) -> list[str]:
         """What is out of range."""
-        problems = [
-            f'{name} must be above 0, found {getattr(self, name)}'
-            for name in (
-                'words',
-                'steps',
-                'batch_size',
-                'dupe_factor',
-                'gpus_per_host',
-                'memory',
-                'exchange',
-                'price',
-            )
-            if not getattr(self, name) > 0
-        ]
-        problems += (
-            [] if 0 <= self.long_share <= 1 else [f'long_share must be from 0 to 1, found {self.long_share}']
-        )
-        problems += [] if self.gpus else ['gpus must be at least one number of GPUs, found none']
-        problems += [
+        problems = [] if self.gpus else ['gpus must be at least one number of GPUs, found none']
+        return problems + [
             f'gpus must divide batch_size {self.batch_size}, found {gpus}'
             for gpus in self.gpus
-            if gpus < 1 or self.batch_size % gpus
+            if self.batch_size % gpus
         ]
-        return problems
 
     def stages(self) -> tuple[Stage, ...]:
         """Short sequences first, then long ones; a stage without steps is left out."""
