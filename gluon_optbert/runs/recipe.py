@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 import reprlib
 import types
@@ -17,6 +18,7 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from .failures import shown
 from .files import read_small, write_file
 from .limits import MOST_NODES, MOST_YAML_BYTES, within
 from .programs import YAML
@@ -242,7 +244,7 @@ def fill(
     problems: dict[Any, str] = {}  # by field and value, for each type of a union has a complaint of its own
     for one in errors:
         name = one['loc'][0] if one['loc'] else ''
-        shown = flag(name) if name in flags else f'{source}: {name}'
+        place = flag(name) if name in flags else f'{source}: {name}'
         reason = (
             one['msg'].removeprefix('Value error, ').replace('Input should', 'must').replace('Input ', '')
         )
@@ -259,7 +261,7 @@ def fill(
         elif key in problems and reason not in problems[key]:
             problems[key] = problems[key].replace(', found', f', or {reason}, found')
         else:
-            problems[key] = f'{shown} {reason}, found {_shown(one["input"])}'
+            problems[key] = f'{place} {reason}, found {_shown(one["input"])}'
     raise RecipeError(list(problems.values()))
 
 
@@ -319,18 +321,13 @@ def find_recipe(name: str | Path) -> Path:
     FileNotFoundError that lists the names, if it is neither.
     """
     path = Path(name)
-    try:
-        is_name = not path.is_file() and path.name == str(name)
-    except OSError:  # a path that cannot be; `read_yaml` says why
-        is_name = False
-    if not is_name:
+    if path.name != str(name) or os.path.isfile(path):
         return path
     known = packaged_recipes()
     stem = path.stem if path.suffix in YAML else path.name
     if stem not in known:
-        shown = name if str(name).isprintable() else repr(str(name))
         raise FileNotFoundError(
-            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
+            f'{shown(name)}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
             f'{"".join(f"; did you mean {one}?" for one in difflib.get_close_matches(stem, known, n=1))}; '
             'several values of a flag have commas between them'
         )
@@ -340,17 +337,11 @@ def find_recipe(name: str | Path) -> Path:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The fields in a recipe file; FileNotFoundError, or RecipeError if it is no mapping in YAML."""
     path = Path(path)
-    try:
-        is_file = path.is_file()
-    except OSError as error:  # a name that is too long, for one
-        raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
-    if not is_file:
+    if not os.path.isfile(path):  # also where the name is too long for the file system
         names = [beside.name for beside in path.parent.glob('*.y*ml')]
         near = difflib.get_close_matches(path.name, names, n=1)
-        raise FileNotFoundError(
-            f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file'
-            + ''.join(f'; did you mean {path.with_name(name)}?' for name in near)
-        )
+        meant = ''.join(f'; did you mean {path.with_name(name)}?' for name in near)
+        raise FileNotFoundError(f'{shown(path)}: no such recipe file{meant}')
     values = load_yaml(read_small(path), source=str(path))
     if values is None:
         raise RecipeError([f'{path}: is empty; write {{}} if every field shall have its default'])
