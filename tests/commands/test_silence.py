@@ -1,25 +1,21 @@
 """No long command is silent for some seconds on a terminal, whatever part of it takes long."""
 
 import json
-import os
-import pty
-import select
-import subprocess
-import sys
-import time
 
 import pytest
+from helpers.commands import on_terminal
+from helpers.finetuned import flags_of, write_glue
 from helpers.finetuned import values_for as tuning_values
-from helpers.finetuned import write_glue
 from helpers.pruned import values_for as pruning_values
-from helpers.tiny import environment, vocabulary
+from helpers.tiny import vocabulary
 
 from gluon_optbert.text.tokenizer import write_vocabulary
 
 MOST, SLOW = 4.0, 5.0  # seconds
-# A command whose functions at some places, as room.module:name, take some seconds longer when called first.
+# Commands one after another, whose functions at some places, as room.module:name, take some seconds longer
+# when called first.
 SLOWED = """
-import importlib, sys, time
+import importlib, json, sys, time
 from gluon_optbert import commands
 
 def slow_down(place):
@@ -38,109 +34,55 @@ def slow_down(place):
         return function(*args, **kwargs)
     setattr(owner, last, slow)
 
-places, seconds, name, *words = sys.argv[1:]
-commands.found(name)
-for place in places.split():
-    slow_down(place)
-sys.exit(getattr(commands, name)(words))
+seconds, cases = sys.argv[1:]
+for name, words, *places in json.loads(cases):
+    commands.found(name)
+    for place in places:
+        slow_down(place)
+    print(f'{name} ended with', getattr(commands, name)(words))
 """
 
 
-def silence(name, *words, places):
-    """The longest silence of a command in seconds while a place is slow, its exit status, and what it wrote
-    on a terminal.
-    """
-    primary, secondary = pty.openpty()
-    program = [sys.executable, '-W', 'ignore', '-c', SLOWED, ' '.join(places), SLOW, name, *words]
-    process = subprocess.Popen(
-        list(map(str, program)), env=environment(COLUMNS='80'), stdout=secondary, stderr=secondary
-    )
-    os.close(secondary)
-    said, heard = '', []  # how much had been said, and when
-    while select.select([primary], [], [], 600)[0]:
-        try:
-            said += os.read(primary, 65536).decode(errors='replace')
-        except OSError:  # the program has ended
-            break
-        heard.append((len(said), time.monotonic()))
-    os.close(primary)
-    longest = 0.0
-    for place in places:
-        begin, end = said.find(f'[{place}]'), said.find(f'[/{place}]')
-        times = [
-            when
-            for before, (size, when) in zip([0, *(size for size, _ in heard)], heard)
-            if size > begin and before <= end
-        ]
-        longest = max(longest, *(later - when for when, later in zip(times, times[1:])), 0.0)
-    return longest, process.wait(), said
-
-
-def flags_of(values):
-    """The values of a recipe as flags."""
-    return [
-        f'--{name.replace("_", "-")}={json.dumps(value) if isinstance(value, bool) else value}'
-        for name, value in values.items()
-    ]
-
-
-@pytest.fixture(scope='module')
-def inputs(tmp_path_factory, shards_directory, model_directory, pruned_run):
-    """What the commands read, by name."""
-    base = tmp_path_factory.mktemp('silence')
-    (base / 'text').mkdir()
-    (base / 'text' / 'a.txt').write_text('a b c d.\nb c d e.\n\nc d e f.\nd e f g.\n' * 40)
-    write_vocabulary(vocabulary(), base / 'vocab.txt')
-    write_glue(base / 'glue')
-    return {'base': base, 'shards': shards_directory, 'model': model_directory, 'run': pruned_run[0]}
-
-
-def words_of(case, inputs, output):
-    base, shards, model = inputs['base'], inputs['shards'], inputs['model']
-    match case:
-        case 'make_shards':
-            return ['--input', base / 'text', '--vocab', base / 'vocab.txt', '--output', output]
-        case 'prune':
-            more = {'rotate_heads': True, 'reconstruct': True, 'rounds': 1, 'split_half': False}
-            return flags_of(pruning_values(shards, model, output, **more))
-        case 'finetune_glue':
-            return flags_of({**tuning_values(model, base / 'glue', output), 'seeds': '1'})
-        case 'export':
-            return [model, '--output', output, '--onnx']
-        case 'report':
-            return [inputs['run'], model, '--output', output]
+def longest_silence(parts, place):
+    """The longest time in seconds between two parts of what was written while a place was slow."""
+    said = ''.join(part for part, _ in parts)
+    begin, end = said.index(f'[{place}]'), said.index(f'[/{place}]')
+    times, before = [], 0
+    for part, when in parts:
+        if before + len(part) > begin and before <= end:
+            times.append(when)
+        before += len(part)
+    return max((later - when for when, later in zip(times, times[1:])), default=0.0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'case, places',
-    [
-        ('make_shards', ['text.make_shards:survey']),
+def test_long_commands_say_what_they_do(shards_directory, model_directory, pruned_run, tmp_path):
+    (tmp_path / 'text.txt').write_text('a b c d.\nb c d e.\n\nc d e f.\nd e f g.\n' * 40)
+    write_vocabulary(vocabulary(), tmp_path / 'vocab.txt')
+    glue = write_glue(tmp_path / 'glue')
+    output = {'output': tmp_path / 'shards'}
+    sharding = {'input': tmp_path / 'text.txt', 'vocab': tmp_path / 'vocab.txt', **output}
+    more = {'rotate_heads': True, 'reconstruct': True, 'rounds': 1, 'split_half': False}
+    pruning = pruning_values(shards_directory, model_directory, tmp_path / 'pruned', **more)
+    tuning = tuning_values(model_directory, glue, tmp_path, seeds='1')
+    exporting = [model_directory, '--output', tmp_path / 'deploy', '--onnx']
+    reporting = [pruned_run[0], model_directory, '--output', tmp_path / 'page.html']
+    cases = [
+        ('make_shards', flags_of(sharding), 'text.make_shards:survey'),
         (
-            'prune',
-            [
-                *(
-                    'training.held_out:pretraining_losses',
-                    'training.loop:backward',
-                    'pruning.algorithm:shrink',
-                ),
-                *('pruning.methods:select_units', 'pruning.repairs:head_moments'),
-                *('pruning.repairs:_Repair.layer', 'pruning.algorithm:write_report'),
-            ],
+            *('prune', flags_of(pruning)),
+            *('training.held_out:pretraining_losses', 'training.loop:backward', 'pruning.algorithm:shrink'),
+            *('pruning.methods:select_units', 'pruning.repairs:head_moments'),
+            *('pruning.repairs:_Repair.layer', 'pruning.algorithm:write_report'),
         ),
-        ('finetune_glue', ['finetuning.recipes:read_sets', 'finetuning.objective:feed_of']),
-        ('export', ['api:write_export']),
-        ('report', ['commands.reporting:read_run', 'commands.reporting:time_exports']),
-    ],
-)
-def test_long_commands_say_what_they_do(case, places, inputs, tmp_path):
-    longest, status, said = silence(case, *words_of(case, inputs, tmp_path / 'out'), places=places)
-    assert status == 0, said[-2000:]
-    assert all(f'[/{place}]' in said for place in places) and longest < MOST, said[-2000:]
-
-
-@pytest.mark.slow
-def test_silence_is_heard(inputs):
-    place = 'commands.predicting:parse'
-    longest, _, said = silence('score', '--task', 'x', places=[place])
-    assert f'[/{place}]' in said and longest > MOST
+        ('finetune_glue', flags_of(tuning), 'finetuning.recipes:read_sets', 'finetuning.objective:feed_of'),
+        ('export', exporting, 'api:write_export'),
+        ('report', reporting, 'commands.reporting:read_run', 'commands.reporting:time_exports'),
+    ]
+    silent = ('score', ['--task', 'x'], 'commands.predicting:parse')
+    program = ['-W', 'ignore', '-c', SLOWED, SLOW, json.dumps([*cases, silent], default=str)]
+    parts = on_terminal(*program, COLUMNS='80')
+    said = ''.join(part for part, _ in parts)
+    assert all(f'{name} ended with 0' in said for name, *_ in cases), said[-2000:]
+    assert max(longest_silence(parts, place) for _, _, *places in cases for place in places) < MOST, said
+    assert longest_silence(parts, silent[-1]) > MOST  # silence is heard

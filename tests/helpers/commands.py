@@ -1,13 +1,16 @@
-"""Commands that run in the process of the tests, which has imported MXNet already."""
+"""Commands that run in the process of the tests, which has imported MXNet already, or on a terminal."""
 
 import contextlib
 import importlib.util
 import io
 import os
+import pty
 import runpy
+import select
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from unittest import mock
@@ -85,3 +88,21 @@ def call(*words, input='', cwd=ROOT):
         stack.enter_context(contextlib.redirect_stderr(err))
         status = _status(program, module)
     return subprocess.CompletedProcess(words, status, _text(out), _text(err))
+
+
+def on_terminal(*words, **more):
+    """What a Python program writes to a terminal of 80 columns: its parts, and when each of them came."""
+    primary, secondary = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)], env=environment(**more), stdout=secondary, stderr=secondary
+    )
+    os.close(secondary)
+    parts = []
+    while select.select([primary], [], [], 600)[0]:
+        try:
+            parts.append((os.read(primary, 65536).decode(errors='replace'), time.monotonic()))
+        except OSError:  # the program has ended
+            break
+    process.wait()
+    os.close(primary)
+    return parts

@@ -1,13 +1,11 @@
 """Displays: a bar where a person looks at a terminal, also through horovodrun, and lines elsewhere."""
 
-import os
-import pty
-import select
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from helpers.commands import on_terminal
 from helpers.tiny import environment
 
 from gluon_optbert.runs import display
@@ -41,32 +39,14 @@ sys.stdout.buffer.write(done.stderr)
 """
 
 
-def on_terminal(*words, **more):
-    """What a program writes to a terminal of 80 columns."""
-    primary, secondary = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, '-c', *words], env=environment(**more), stdout=secondary, stderr=secondary
-    )
-    os.close(secondary)
-    content = b''
-    while select.select([primary], [], [], 60)[0]:
-        try:
-            content += os.read(primary, 4096)
-        except OSError:  # the program has ended
-            break
-    process.wait()
-    os.close(primary)
-    return content.decode()
-
-
 def test_terminal_shows_a_bar_and_what_was_shown_in_it_has_its_own_when_that_is_done():
-    text = on_terminal(SHOWS + WITHIN)
+    text = ''.join(part for part, _ in on_terminal('-c', SHOWS + WITHIN))
     assert 'cooking: 100%' in text and '3/3' in text and 'cooking: 3 eggs' not in text
     assert 'Traceback' not in text and 'cooking' in text.rpartition('boiling')[2]
 
 
 def test_terminal_of_horovodrun_shows_a_bar():
-    text = on_terminal(HOROVODRUN, SHOWS, HOROVOD_RANK='0')
+    text = ''.join(part for part, _ in on_terminal('-c', HOROVODRUN, SHOWS, HOROVOD_RANK='0'))
     assert 'cooking: 100%' in text and '3/3' in text
     assert max(len(part) for part in text.replace('\n', '\r').split('\r')) <= 80 - len('[0]<stderr>:')
 
