@@ -30,8 +30,11 @@ ELSEWHERE = {'output', 'model', 'data', 'ranking', 'resume', 'checkpoint_every',
     'path', sorted((ROOT / 'results').rglob('README.md')), ids=lambda path: path.parent.name
 )
 def test_commands_of_the_pages_exist(path):
-    for line in commands(path):
-        if '$' not in line:  # else a loop of the shell
+    makefile = path.with_name('Makefile')
+    text = text_of(makefile).replace('\\\n', ' ') if makefile.exists() else ''
+    made = [line.lstrip('# ').strip() for line in text.splitlines() if RUNS.search(line)]
+    for line in [*commands(path), *made]:
+        if '$' not in line:  # else a loop of the shell, or a variable of make
             check_command(line)
 
 

@@ -1,20 +1,16 @@
 """Commands are the same whether scripts or installed programs start them, and name each other alike."""
 
 import ast
-import inspect
 import os
 import shlex
 
 import pytest
 from helpers.commands import call
-from helpers.documents import RUNS, commands
 from helpers.tiny import ROOT, run
 
 from gluon_optbert import commands as functions
-from gluon_optbert.runs import command_line, programs, starting
+from gluon_optbert.runs import programs, starting
 from gluon_optbert.runs.programs import COMMANDS
-
-PAGES = [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md'), *(ROOT / 'results').rglob('README.md')]
 
 
 def help_of(program, name, *blocked):
@@ -127,42 +123,6 @@ def test_packaged_recipe_is_enough_for_a_command(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith('error: ') and '--output is missing' in done.stderr
     done = call('pretrain/run_prune.py', 'smal_prune')
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'small_prune' in done.stderr
-
-
-# What pages and results call
-
-
-class Parsed(BaseException):
-    """Ends a command when its recipe is there."""
-
-
-def lines_of_commands():
-    """The command lines of pages and of results' Makefiles, but those that leave words out."""
-    lines = set(commands(*PAGES))
-    for makefile in (ROOT / 'results').rglob('Makefile'):
-        text = makefile.read_text(encoding='utf-8').replace('\\\n', ' ')
-        lines |= {line.lstrip('# ').strip() for line in text.splitlines() if RUNS.search(line)}
-    by_script = {command.script: command.name for command in COMMANDS.values()}
-    for line in sorted(lines):
-        found = RUNS.search(line)
-        if found.group(2) in by_script and not any(sign in line for sign in ('…', '$', '--help', '<')):
-            words = shlex.split(line[found.end() :].split(' > ')[0].split(' && ')[0], comments=True)
-            if words:
-                yield by_script[found.group(2)], words
-
-
-@pytest.mark.parametrize('name, words', lines_of_commands(), ids=lambda value: ' '.join(value)[:60])
-def test_command_line_of_a_page_or_a_result_is_parsed(name, words, monkeypatch):
-    module = inspect.getmodule(inspect.unwrap(functions.found(name)))
-
-    def parse(*args, **kwargs):
-        command_line.parse(*args, **kwargs)
-        raise Parsed
-
-    monkeypatch.setattr(module, 'parse', parse)
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(Parsed):
-        inspect.unwrap(functions.found(name))(words)
 
 
 # The process of the tests

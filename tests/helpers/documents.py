@@ -3,17 +3,24 @@ name.
 """
 
 import functools
+import inspect
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import mxnet as mx
 import numpy as np
+import pytest
 
+from gluon_optbert import commands as functions
+from gluon_optbert.runs import command_line
+from gluon_optbert.runs.programs import COMMANDS
 from helpers.commands import call
 from helpers.tiny import ROOT
 
+BY_SCRIPT = {command.script: command.name for command in COMMANDS.values()}
 RUNS = re.compile(r'\bpython3? (?:-m (gluon_optbert\S*)|(\S+\.py))')  # a module or a script of the project
 
 
@@ -69,11 +76,32 @@ def flags_of(program):
     return flags
 
 
+class Parsed(BaseException):
+    """Ends a command when its recipe is there."""
+
+
+def check_parsed(name, words):
+    """A command makes its recipe of these words."""
+    function = inspect.unwrap(functions.found(name))
+
+    def parse(*args, **more):
+        command_line.parse(*args, **more)
+        raise Parsed
+
+    with mock.patch.object(inspect.getmodule(function), 'parse', parse), pytest.raises(Parsed):
+        function(words)
+
+
 def check_command(line):
-    """A command line names a script, recipes, flags and choices that exist."""
+    """A command line names a script, recipes, flags and choices that exist; one that leaves nothing out is
+    parsed by its command.
+    """
     module, script = RUNS.search(line).groups()
-    words = shlex.split(line[RUNS.search(line).end() :])
+    own = re.split(' > | && |;', line[RUNS.search(line).end() :])[0]
+    words = shlex.split(own, comments=True)
     assert module or (ROOT / script).is_file()
+    if script in BY_SCRIPT and words and not any(sign in line for sign in ('…', '$', '--help', '<')):
+        return check_parsed(BY_SCRIPT[script], words)
     known = flags_of(f'-m {module}' if module else script)
     assert all((ROOT / word).is_file() for word in words if word.endswith('.yaml'))
     for word, value in zip(words, [*words[1:], '']):
