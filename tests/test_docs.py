@@ -4,12 +4,10 @@ import functools
 import json
 import re
 import shutil
-import sys
-import types
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.documents import (
     RUNS,
     check_command,
@@ -32,7 +30,6 @@ from helpers.tiny import (
     random_alphas,
     random_inputs,
     random_parameters,
-    run,
     vocabulary,
 )
 from helpers.transformers_by_hand import gelu
@@ -41,7 +38,6 @@ from gluon_optbert.architecture import cost
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
@@ -142,22 +138,8 @@ def place(tmp_path_factory, pruned_run):
     return directory
 
 
-class ReferenceSession:
-    """Stands for onnxruntime's, which is not installed beside MXNet: ONNX's own implementation."""
-
-    def __init__(self, path, providers):
-        self._path, self._known = path, providers == ['CPUExecutionProvider']
-
-    def run(self, names, feed):
-        assert names is None and self._known and all(array.dtype == np.int64 for array in feed.values())
-        return list(run_onnx(Path(self._path), feed).values())
-
-
 def example(name, number, place, monkeypatch):
     """The names that the Python example of a page has when it has run; examples are counted from 0."""
-    stand_in = types.ModuleType('onnxruntime')
-    stand_in.InferenceSession = ReferenceSession
-    monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
     monkeypatch.chdir(place)
     code = code_of(ROOT / 'docs' / name, 'python')[number]
     variables: dict = {}
@@ -279,7 +261,9 @@ def test_objective_of_extending_counts_the_bytes_of_the_arrays(place, monkeypatc
     assert all(price > 0 for price in cost.cost_model('int8_bytes').prices(architecture).values())
 
 
-def test_command_of_extending_prunes_by_the_added_names(place, shards_directory, model_directory):
+def test_command_of_extending_prunes_by_the_added_names(
+    place, shards_directory, model_directory, registries, monkeypatch
+):
     code = code_of(ROOT / 'docs' / 'extending.md', 'python')
     (place / 'additions.py').write_text('\n'.join(code[:3]), encoding='utf-8')
     (place / 'my_prune.py').write_text(code[3], encoding='utf-8')
@@ -287,7 +271,8 @@ def test_command_of_extending_prunes_by_the_added_names(place, shards_directory,
     words = ['--shards', shards_directory, '--model', model_directory, '--output', output, '--rounds', 1]
     words += ['--batch-size', 8, '--alpha-steps', 2, '--recovery-steps', 1, '--target', 0.8]
     words += ['--penalty', 'elastic', '--objective', 'int8_bytes']
-    done = run(place / 'my_prune.py', *words)
+    monkeypatch.syspath_prepend(place)
+    done = call(place / 'my_prune.py', *words)
     assert done.returncode == 0, done.stderr
     story = json.loads((output / 'round-1' / 'selection.json').read_text())
     assert 0 < story['cost'] <= story['target']

@@ -25,40 +25,37 @@ def test_page_shows_what_the_tool_computes():
     assert tool.plan(RECIPE) in PAGE
 
 
-def test_commands_are_ones_that_the_scripts_take():
-    recipes = {
-        'make_shards.py': ShardRecipe,
-        'run_pretraining.py': PretrainRecipe,
-        'run_prune.py': PruneRecipe,
-    }
-    result = []
-    for line in tool.commands(RECIPE, BERT_BASE, 64):
+RECIPES = {
+    'pretrain/make_shards.py': ShardRecipe,
+    'pretrain/run_pretraining.py': PretrainRecipe,
+    'pretrain/run_prune.py': PruneRecipe,
+}
+
+
+def parsed(lines):
+    """The recipes of command lines."""
+    for line in lines:
         words = shlex.split(line)
-        script = next(i for i, word in enumerate(words) if word.endswith('.py'))
-        arguments = [str(ROOT / word) if word.endswith('.yaml') else word for word in words[script + 1 :]]
-        assert (ROOT / words[script]).is_file()
-        result.append(parse(recipes[words[script].split('/')[1]], arguments, description='', example=''))
-    assert sum(recipe.steps for recipe in result if isinstance(recipe, PretrainRecipe)) == 1_000_000
-    assert (
-        result[3].model == result[2].output
-        and result[4].model == result[3].output
-        and result[2].shards == result[0].output
-    )
-    assert f'-np 64 -H {",".join(f"host{i + 1}:8" for i in range(8))} ' in line
+        (script,) = set(words) & set(RECIPES)
+        yield parse(RECIPES[script], words[words.index(script) + 1 :], description='', example='')
+
+
+def test_commands_are_ones_that_the_scripts_take_and_follow_from_each_other():
+    lines = tool.commands(RECIPE, BERT_BASE, 64)
+    shards, _, short, long, pruning = parsed(lines)
+    assert short.steps + long.steps == 1_000_000
+    assert (short.shards, long.model, pruning.model) == (shards.output, short.output, long.output)
+    assert f'-np 64 -H {",".join(f"host{i + 1}:8" for i in range(8))} ' in lines[-1]
 
 
 @pytest.mark.parametrize('share, length, rate', [(0.0, 128, 1e-4), (1.0, 512, 1e-4)])
 def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
     recipe = RECIPE.replace(long_share=share)
     assert [(stage.length, stage.steps) for stage in recipe.stages()] == [(length, 1_000_000)]
-    shards, pretraining, pruning = (shlex.split(line) for line in tool.commands(recipe, BERT_BASE, 8))
-    made = parse(ShardRecipe, shards[2:], description='', example='')
-    words = [str(ROOT / word) if word.endswith('.yaml') else word for word in pretraining[8:]]
-    trained = parse(PretrainRecipe, words, description='', example='')
+    made, trained, pruned = parsed(tool.commands(recipe, BERT_BASE, 8))
     assert (trained.steps, trained.learning_rate, made.max_seq_length) == (1_000_000, rate, length)
-    assert trained.shards == made.output and trained.model is None
-    assert pruning[pruning.index('--model') + 1] == str(trained.output)
-    assert pruning[pruning.index('--shards') + 1] == str(made.output)
+    assert trained.shards == pruned.shards == made.output and trained.model is None
+    assert pruned.model == trained.output
     assert len(tool.step_table(recipe, BERT_BASE).splitlines()) == 2 + len(recipe.gpus)
 
 

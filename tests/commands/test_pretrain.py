@@ -5,7 +5,6 @@ import shlex
 
 import numpy as np
 import pytest
-from helpers.commands import call
 from helpers.pretrained import recipe_for
 
 from gluon_optbert.architecture.named import resolve
@@ -116,18 +115,3 @@ def write(directory, files):
 def test_the_recipe_of_pruning_fits_the_network(tmp_path, recipe, architecture, name):
     write(tmp_path / 'm', {'recipe.yaml': recipe, 'architecture.json': resolve(architecture).to_json()})
     assert pruning_recipe(tmp_path / 'm') == name
-
-
-def test_model_replaces_the_architecture_of_a_recipe_file_and_flags_of_both_are_refused(
-    shards_directory, model_directory, tmp_path
-):
-    """As where an imported model is trained further by a packaged recipe."""
-    (tmp_path / 'recipe.yaml').write_text('architecture: bert_base\nbatch_size: 8\nsteps: 1\n')
-    words = [tmp_path / 'recipe.yaml', '--model', model_directory, '--shards', shards_directory]
-    words += ['--output', tmp_path / 'out']
-    done = call('pretrain/run_pretraining.py', *words, '--architecture', 'bert_base')
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith('error: --model and --architecture exclude each other: a model directory')
-    done = call('pretrain/run_pretraining.py', *words)
-    assert done.returncode == 0, done.stderr
-    assert 'held-out MLM loss ' in done.stdout

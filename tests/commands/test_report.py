@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 
-import matplotlib
 import pytest
 import yaml
 from helpers.pages import HOSTILE, check_page
@@ -16,7 +15,6 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as make_page
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
-from gluon_optbert.reporting.figures import drawn, plain
 from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reproduction.rows import row_names, slug_of
 from gluon_optbert.runs.files import write_sealed
@@ -189,16 +187,6 @@ def test_phases_follow_each_other_and_curves_are_the_records():
     for points in ([(4, 3.0)], [(9, 2.9), (14, 2.8)], [(14, 2.7)], [(18, 2.6)]):
         assert points in first
     assert len(figure.axes) == 4
-
-
-def test_figures_take_any_name():
-    figure = matplotlib.figure.Figure()
-    axes = figure.add_subplot()
-    for text in HOSTILE:
-        figure.suptitle(plain(text))
-        axes.plot([1, 2], label=plain(text))
-    figure.legend()
-    assert drawn(figure, ''.join(HOSTILE).encode('utf-8', 'replace').decode(), 'svg').startswith(b'<?xml')
 
 
 @pytest.mark.parametrize(
