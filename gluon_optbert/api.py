@@ -121,18 +121,15 @@ def run_of(run: Callable[..., Any], cls: type[Any], first: str = '') -> Callable
             result = run(filled, **options)
         return Run(filled, result, place) if makes else result
 
-    defaults = {
-        name: inspect.Parameter.empty if field.is_required() else field.default
-        for name, field in cls.model_fields.items()
+    fields = {
+        name: one.replace(annotation=one.empty)
+        for name, one in inspect.signature(cls).parameters.items()
         if name not in {one.name for one in own}
     }
-    defaults |= {'output': None} if makes else {}
-    fields = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in defaults.items()
-    ]
+    if makes:
+        fields['output'] = fields['output'].replace(default=None)
     first_of_all = inspect.Parameter('recipe', inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-    called.__signature__ = inspect.Signature([first_of_all, *own, *fields])
+    called.__signature__ = inspect.Signature([first_of_all, *own, *fields.values()])
     called.__doc__ = '\n'.join([inspect.cleandoc(run.__doc__ or ''), '', *_told(cls)])
     return called
 

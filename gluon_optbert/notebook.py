@@ -115,6 +115,7 @@ class Model(SavedModel):
         """The same network."""
         return cls(**{field.name: getattr(saved, field.name) for field in dataclasses.fields(saved)})
 
+    @said_in_python()
     def to_transformers(self, head: str | None = None) -> tuple[Any, Any]:
         """The network and its tokenizer as objects of Transformers; needs torch and transformers.
 
@@ -132,12 +133,12 @@ class Model(SavedModel):
             Its numbers are copies.
         tokenizer : transformers.PreTrainedTokenizerFast
         """
-        with said_in_python():
-            from .deployment.library_exports import as_transformers
+        from .deployment.library_exports import as_transformers
 
-            return as_transformers(self, head)
+        return as_transformers(self, head)
 
 
+@said_in_python()
 def read_model(directory: str | Path) -> Model:
     """The network of a model directory.
 
@@ -146,8 +147,7 @@ def read_model(directory: str | Path) -> Model:
     FileNotFoundError, ValueError
         If it is incomplete, was changed, or its parts do not fit each other.
     """
-    with said_in_python():
-        return Model.of(read(Path(directory)))
+    return Model.of(read(Path(directory)))
 
 
 def from_transformers(model: Any, tokenizer: Any, *, as_is: bool = False) -> Model:
@@ -385,7 +385,7 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
         If a file is missing or not what it should be, or what it is scored on is not known.
     """
     with said_in_python(), contextlib.ExitStack() as stack:
-        from .commands.predicting import NOTE, ScoreRecipe, scores_of
+        from .commands.predicting import ScoreRecipe, scores_of
         from .runs.recipe import fill
 
         head = None
@@ -401,9 +401,8 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
             predictions = place / 'predictions.jsonl'
             predictions.write_text('\n'.join(map(json.dumps, answers)), encoding='utf-8')
         given = {'predictions': predictions, 'data': data, **options}
-        scores, lines = scores_of(fill(ScoreRecipe, given), head)
-        notes = [line.removeprefix(NOTE) for line in lines if line.startswith(NOTE)]
-        for said in [*notes, *['\n'.join(lines[len(notes) :])] * lines[-1].startswith(MARK)]:
+        scores, notes, lines = scores_of(fill(ScoreRecipe, given), head)
+        for said in [*notes, '\n'.join(lines)] if lines[-1].startswith(MARK) else notes:
             warnings.warn(in_python(said), stacklevel=2)
         return scores
 
@@ -423,6 +422,7 @@ class Page(str):
         return f'an HTML page of {len(self) / 1e6:.1f} MB'
 
 
+@said_in_python()
 def report(*runs: str | Path | Run, output: str | Path | None = None, time: bool = True) -> Page:
     """A page on runs, models and results of fine-tuning: how much worse, smaller and faster they are.
 
@@ -438,21 +438,21 @@ def report(*runs: str | Path | Run, output: str | Path | None = None, time: bool
     FileNotFoundError, FileExistsError, ValueError
         Bad input.
     """
-    with said_in_python():
-        from .commands.reporting import ReportRecipe, page_of
-        from .runs.files import refuse_existing, write_file
-        from .runs.recipe import fill
+    from .commands.reporting import ReportRecipe, page_of
+    from .runs.files import refuse_existing, write_file
+    from .runs.recipe import fill
 
-        if output is not None:
-            refuse_existing(Path(output))
-        paths = [one.output if isinstance(one, Run) else one for one in runs]
-        values = {'runs': list(map(str, paths)), 'output': str(output or 'report.html'), 'time': time}
-        content = Page(page_of(fill(ReportRecipe, values)))
-        if output is not None:
-            write_file(Path(output), content.encode('utf-8'))
-        return content
+    if output is not None:
+        refuse_existing(Path(output))
+    paths = [one.output if isinstance(one, Run) else one for one in runs]
+    values = {'runs': list(map(str, paths)), 'output': str(output or 'report.html'), 'time': time}
+    content = Page(page_of(fill(ReportRecipe, values)))
+    if output is not None:
+        write_file(Path(output), content.encode('utf-8'))
+    return content
 
 
+@said_in_python()
 def plot_widths(*networks: Any, letter: str = 'f', labels: Sequence[str] | None = None) -> Figure:
     """One width across the layers, a line for each network; the first is the reference, dashed.
 
@@ -470,26 +470,23 @@ def plot_widths(*networks: Any, letter: str = 'f', labels: Sequence[str] | None 
     ValueError
         If there is no network, another letter, or another number of labels.
     """
-    with said_in_python():
-        from .architecture.cost import ParameterCost
-        from .reporting.figures import WIDTHS, draw_widths, drawn
-        from .reporting.networks import Network
+    from .architecture.cost import ParameterCost
+    from .reporting.figures import WIDTHS, draw_widths, drawn
+    from .reporting.networks import Network
 
-        if letter not in WIDTHS:
-            raise ValueError(f'letter must be one of {", ".join(WIDTHS)}, found {letter!r}')
-        found: list[Architecture] = []
-        for one in networks:
-            if isinstance(one, Run) and one.rounds:
-                found += [row.architecture for row in one.rounds]
-            else:
-                one = one.model if isinstance(one, Run) else one
-                one = read(Path(one)) if isinstance(one, (str, Path)) else one
-                found.append(getattr(one, 'architecture', one))
-        names = [f'{ParameterCost().cost(one) / 1e6:.2f} M' for one in found] if labels is None else labels
-        if not found or len(names) != len(found):
-            raise ValueError(
-                f'{len(names)} labels for {len(found)} networks; there must be as many, and some'
-            )
-        figure = draw_widths(letter, list(map(Network, names, found)))
-        figure._repr_png_ = functools.partial(drawn, figure, 'widths', 'png')  # what a notebook shows
-        return figure
+    if letter not in WIDTHS:
+        raise ValueError(f'letter must be one of {", ".join(WIDTHS)}, found {letter!r}')
+    found: list[Architecture] = []
+    for one in networks:
+        if isinstance(one, Run) and one.rounds:
+            found += [row.architecture for row in one.rounds]
+        else:
+            one = one.model if isinstance(one, Run) else one
+            one = read(Path(one)) if isinstance(one, (str, Path)) else one
+            found.append(getattr(one, 'architecture', one))
+    names = [f'{ParameterCost().cost(one) / 1e6:.2f} M' for one in found] if labels is None else labels
+    if not found or len(names) != len(found):
+        raise ValueError(f'{len(names)} labels for {len(found)} networks; there must be as many, and some')
+    figure = draw_widths(letter, list(map(Network, names, found)))
+    figure._repr_png_ = functools.partial(drawn, figure, 'widths', 'png')  # what a notebook shows
+    return figure

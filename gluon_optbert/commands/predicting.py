@@ -290,7 +290,8 @@ def score(argv=None):
     recipe = parse(
         ScoreRecipe, argv, description=score.__doc__, example=line('optbert-score', *words), positional=''
     )
-    say(*scores_of(recipe)[1])
+    _, notes, lines = scores_of(recipe)
+    say(*(f'note: {note}' for note in notes), *lines)
 
 
 def head_of(directory: Path) -> Head | None:
@@ -302,9 +303,6 @@ def head_of(directory: Path) -> Head | None:
             head = PRETRAINING if values is None else known_head(Head.from_dict(values, source=source))
             return head if head.outputs else None
     return None
-
-
-NOTE = 'note: '
 
 
 def scored_task(recipe: ScoreRecipe, head: Head | None = None) -> Task | str:
@@ -338,8 +336,10 @@ def scored_task(recipe: ScoreRecipe, head: Head | None = None) -> Task | str:
     return task.of(task.head.named(recipe.labels)) if recipe.labels else task
 
 
-def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, float], list[str]]:
-    """The scores, in percent, and lines for people on them; the head is as of `scored_task`."""
+def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, float], list[str], list[str]]:
+    """The scores, in percent, notes on the data, and lines for people on the scores; the head is as of
+    `scored_task`.
+    """
     from ..tasks.metrics import majority_score
     from ..tasks.scoring import score_squad, score_task
 
@@ -356,12 +356,12 @@ def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, 
         what = f'{task.name}, {len(examples)} rows'
         constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
     lines = [
-        *(f'{NOTE}{note}' for note in notes),
         f'{what}: {shown(scores, majority)}',
         f'{constant}: {shown({name: majority[name] for name in scores if name in majority})}',
     ]
-    poor = [name for name, value in scores.items() if not exceeds(value, majority.get(name))]
-    return scores, lines + [f'{MARK} no better than {constant}, which needs no network'] * bool(poor)
+    if not all(exceeds(value, majority.get(name)) for name, value in scores.items()):
+        lines.append(f'{MARK} no better than {constant}, which needs no network')
+    return scores, notes, lines
 
 
 def shown(scores: Mapping[str, float], majority: Mapping[str, float] | None = None) -> str:
