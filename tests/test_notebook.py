@@ -97,7 +97,8 @@ def test_a_run_from_a_network_in_memory_is_an_object(settings, tmp_path, caplog,
     assert opt.verify(run=made)[-1]['round'] == 1
     opt.export(made, tmp_path / 'deploy')
     assert opt.Predictor(tmp_path / 'deploy').encode(['the']).shape == (1, made.model.architecture.h)
-    assert 'Widths' in opt.report(made, time=False)
+    imported = opt.Run(types.SimpleNamespace(output=made.directory), None)
+    assert 'parameters of embeddings' in opt.report(imported, time=False)
     assert opt.plot_widths(made, letter='k')._repr_png_().startswith(b'\x89PNG')
     place = made.output
     del made

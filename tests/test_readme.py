@@ -52,10 +52,11 @@ def test_the_table_says_what_the_results_say():
     assert [cell.strip(' |') for cell in cells] == ['1.0', *spans[1:]]
 
 
-FEW = {  # what makes the commands of the block short
-    'pretrain/make_shards.py': '--max-seq-length 16 --dupe-factor 2 --held-out 0.2',
+FEW = {  # what makes the commands of the block short, beside one round instead of four
+    'pretrain/make_shards.py': '--max-seq-length 16 --dupe-factor 2 --held-out 0.2 --workers 1',
     'pretrain/run_pretraining.py': '--steps 2 --batch-size 8 --evaluation-limit 8',
     'pretrain/run_prune.py': '--alpha-steps 2 --recovery-steps 2 --batch-size 8 --evaluation-limit 8',
+    'tools/verify.py': '--batches 1',
     'finetune/run_glue.py': '--epochs 1 --max-length 16',
     'tools/report.py': '--time false',
 }
@@ -80,17 +81,24 @@ def write_inputs(place):
         (place / folder).symlink_to(ROOT / folder)
 
 
+def run_block(block, place, few):
+    """What the programs of a block say, run one after another with a few words more."""
+    said = {}
+    for line in block.replace('\\\n', ' ').splitlines():
+        if line.startswith('python '):
+            program, *words = shlex.split(line)[1:]
+            done = call(program, *words, *few.get(program, '').split(), cwd=place)
+            assert done.returncode == 0, (line, done.stderr)
+            said[program] = done.stdout
+    return said
+
+
 def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
     write_inputs(tmp_path)
     (block,) = [content for _, content in blocks(README) if 'make_shards' in content]
-    lines = [line for line in block.replace('\\\n', ' ').splitlines() if line.startswith('python ')]
-    assert len(lines) == 10
-    said = {}
-    for line in lines:
-        program, *words = shlex.split(line)[1:]
-        done = call(program, *words, *FEW.get(program, '').split(), cwd=tmp_path)
-        assert done.returncode == 0, (line, done.stderr)
-        said[program] = done.stdout
+    assert '--rounds 4' in block and 'round-4' in block
+    said = run_block(block.replace('--rounds 4', '--rounds 1').replace('round-4', 'round-1'), tmp_path, FEW)
+    assert len(said) == 9  # fine-tuning twice
     assert 'random' in said['tools/import_checkpoint.py']  # the heads, which are trained next
     answers = [json.loads(answer) for answer in said['tools/predict.py'].splitlines() if answer[0] == '{']
     assert len(answers) == 2 and all('label' in answer for answer in answers)
@@ -115,11 +123,7 @@ def test_the_first_commands_go_from_a_table_to_a_pruned_export(tmp_path):
     for folder in ('finetune', 'tools'):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (_, block), *_ = blocks(README)
-    lines = [line for line in block.replace('\\\n', ' ').splitlines() if line.startswith('python ')]
-    assert len(lines) == 4
-    for line in lines:
-        done = call(*shlex.split(line)[1:], cwd=tmp_path)
-        assert done.returncode == 0, (line, done.stderr)
+    assert len(run_block(block, tmp_path, {})) == 4
     assert list((tmp_path / 'deploy').glob('*.onnx'))
 
 

@@ -120,20 +120,15 @@ def test_network_is_like_itself_and_less_like_random_weights(
     assert f'CKA of {name} with {name} again: 1.000' in capsys.readouterr().out
 
 
-def test_instances_of_shards_are_cut_to_the_positions(tmp_path, model_directory, shards_directory):
-    short = write_saved_model(tmp_path / 'short', architecture=network(max_length=10))
-    assert compare_on(tmp_path, [model_directory, short], shards_directory) == 0
-    tokens = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['tokens']
-    assert 16 * 8 < tokens <= 16 * 10  # each of 16 has 8 at least
-
-
 def test_networks_and_words_that_do_not_fit_are_refused_in_one_line(
     tmp_path, model_directory, shards_directory, task, capsys
 ):
-    one = write_saved_model(tmp_path / 'one', architecture=dataclasses.replace(network(), token_types=1))
+    one = write_saved_model(
+        tmp_path / 'one', architecture=dataclasses.replace(network(max_length=10), token_types=1)
+    )
     empty = write_saved_model(tmp_path / 'empty', architecture=dataclasses.replace(network(), layers=()))
     short = write_saved_model(tmp_path / 'short', architecture=network(max_length=2))
-    (tmp_path / 'text.txt').write_text('a b c\nd e f\n', encoding='utf-8')
+    (tmp_path / 'text.txt').write_text('a b c d e f g h i j k\nd e f\n', encoding='utf-8')
     segments = f'{shards_directory} has sequences of two segments, and {one} has one token type'
     for models, data, words, says in (
         ([], task, [], 'wanted two models, found 1'),
@@ -148,3 +143,5 @@ def test_networks_and_words_that_do_not_fit_are_refused_in_one_line(
         assert said.startswith('error: ') and said.count('\n') == 1 and says in said
     assert not (tmp_path / 'comparison').exists()
     assert compare_on(tmp_path, [model_directory, one], tmp_path / 'text.txt') == 0
+    tokens = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['tokens']
+    assert tokens == 10 + 5  # the first line is cut to the positions
