@@ -21,8 +21,9 @@ from helpers.documents import (
     targets_of_make,
     text_of,
 )
+from helpers.finetuned import flags_of as words_of
 from helpers.finetuned import recipe_for as tuning_recipe
-from helpers.pruned import recipe_for as pruning_recipe
+from helpers.pruned import values_for
 from helpers.tiny import (
     ROOT,
     network,
@@ -42,7 +43,6 @@ from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning import methods, penalty
-from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 
@@ -229,25 +229,6 @@ def test_penalty_of_extending_has_the_slope_of_its_value(place, monkeypatch, reg
         assert slope == pytest.approx((up - down) / 2e-3, rel=1e-4)
 
 
-def test_method_of_extending_scores_what_the_loss_feels(
-    place, monkeypatch, registries, shards_directory, model_directory
-):
-    """A filter without outgoing weights changes nothing, so its score is zero, and it goes first."""
-    example('extending.md', 1, place, monkeypatch)
-    start = read_model(model_directory)
-    name = 'encoder.transformer_cells.0.ffn.ffn_2.weight'
-    assert start.parameters[name].shape[1] == start.architecture.layers[0].f
-    start.parameters[name] = start.parameters[name] * (np.arange(start.architecture.layers[0].f) != 1)
-    write_model(place / 'silent', start)
-    output = place / 'by-sensitivity'
-    wanted = {'method': 'sensitivity', 'prune': 'f', 'rounds': 1, 'target': 0.8}
-    prune(pruning_recipe(shards_directory, place / 'silent', output, **wanted))
-    story = json.loads((output / 'round-1' / 'selection.json').read_text())
-    scores = dict(story['removed_unit_and_alpha']['f0'])
-    assert scores[1] == 0 and story['cost'] <= story['target']
-    assert all(score > 0 for unit, score in scores.items() if unit != 1)
-
-
 def test_objective_of_extending_counts_the_bytes_of_the_arrays(place, monkeypatch, registries):
     example('extending.md', 2, place, monkeypatch)
     architecture = network()
@@ -261,22 +242,28 @@ def test_objective_of_extending_counts_the_bytes_of_the_arrays(place, monkeypatc
     assert all(price > 0 for price in cost.cost_model('int8_bytes').prices(architecture).values())
 
 
-def test_command_of_extending_prunes_by_the_added_names(
+def test_command_of_extending_prunes_by_what_the_loss_feels(
     place, shards_directory, model_directory, registries, monkeypatch
 ):
+    """A filter without outgoing weights changes nothing, so its score is zero, and it goes first."""
     code = code_of(ROOT / 'docs' / 'extending.md', 'python')
     (place / 'additions.py').write_text('\n'.join(code[:3]), encoding='utf-8')
     (place / 'my_prune.py').write_text(code[3], encoding='utf-8')
-    output = place / 'extended'
-    words = ['--shards', shards_directory, '--model', model_directory, '--output', output, '--rounds', 1]
-    words += ['--batch-size', 8, '--alpha-steps', 2, '--recovery-steps', 1, '--target', 0.8]
-    words += ['--penalty', 'elastic', '--objective', 'int8_bytes']
+    start = read_model(model_directory)
+    name = 'encoder.transformer_cells.0.ffn.ffn_2.weight'
+    assert start.parameters[name].shape[1] == start.architecture.layers[0].f
+    start.parameters[name] = start.parameters[name] * (np.arange(start.architecture.layers[0].f) != 1)
+    write_model(place / 'silent', start)
+    output, more = place / 'extended', {'method': 'sensitivity', 'objective': 'int8_bytes', 'prune': 'f'}
+    values = values_for(shards_directory, place / 'silent', output, rounds=1, target=0.9, **more)
     monkeypatch.syspath_prepend(place)
-    done = call(place / 'my_prune.py', *words)
+    done = call(place / 'my_prune.py', *words_of(values))
     assert done.returncode == 0, done.stderr
     story = json.loads((output / 'round-1' / 'selection.json').read_text())
-    assert 0 < story['cost'] <= story['target']
-    assert 'int8_bytes to 80%' in (output / 'pruning.md').read_text(encoding='utf-8')
+    scores = dict(story['removed_unit_and_alpha']['f0'])
+    assert scores[1] == 0 and 0 < story['cost'] <= story['target']
+    assert all(score > 0 for unit, score in scores.items() if unit != 1)
+    assert 'int8_bytes to 90%' in (output / 'pruning.md').read_text(encoding='utf-8')
 
 
 def test_task_of_extending_is_fine_tuned(place, tmp_path):
