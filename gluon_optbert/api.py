@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .runs.failures import remedied
-from .runs.programs import COMMANDS, YAML
+from .runs.programs import COMMANDS, RUNS, YAML
 
-RUNS = {command.name: command for command in COMMANDS.values() if command.home}
 HOMES = {
-    **{name: command.home for name, command in RUNS.items()},
-    **{recipe: home for home, recipe in (command.recipe.split(':') for command in RUNS.values())},
+    **{name: run.home for name, run in RUNS.items()},
+    **{run.recipe_name: run.recipe_place.partition(':')[0] for run in RUNS.values()},
     'export': 'api',
     **dict.fromkeys(
         'read_model from_transformers Model Run Predictor embed score report plot_widths'.split(), 'notebook'
@@ -36,7 +35,7 @@ HOMES = {
 }
 # the names that need MXNet; others may need it later
 _OF_MXNET = {'export', 'train_gates', 'report', 'from_transformers'}.union(
-    *((name, run.recipe.partition(':')[2]) for name, run in RUNS.items() if run.mxnet)
+    *((one.name, RUNS[one.name].recipe_name) for one in COMMANDS.values() if one.mxnet and one.name in RUNS)
 )
 _MAKE_NETWORKS = RUNS.keys() - {'make_shards', 'verify'}
 
@@ -84,7 +83,7 @@ def load(name: str) -> Any:
 
             load_mxnet()
         value = _found(f'{HOMES[name]}:{name}')
-        return run_of(value, _found(RUNS[name].recipe), RUNS[name].first) if name in RUNS else value
+        return run_of(value, _found(RUNS[name].recipe_place), RUNS[name].first) if name in RUNS else value
 
 
 def _found(place: str) -> Any:

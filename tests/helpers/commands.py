@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-from helpers.tiny import ROOT, environment
+from helpers.tiny import ROOT, environment, run
 
 
 def _stream():
@@ -88,6 +88,12 @@ def call(*words, input='', cwd=ROOT):
         stack.enter_context(contextlib.redirect_stderr(err))
         status = _status(program, module)
     return subprocess.CompletedProcess(words, status, _text(out), _text(err))
+
+
+def run_without(blocked, *lines):
+    """What a program of these lines says that cannot import some packages."""
+    start = ['import sys', *(f'sys.modules[{name!r}] = None' for name in blocked)]
+    return run('-W', 'ignore', '-c', '\n'.join([*start, *lines]))
 
 
 def on_terminal(*words, **more):
