@@ -6,30 +6,20 @@ import importlib.util
 import re
 
 import pytest
-from helpers.tiny import ROOT, run
+from helpers.commands import run_without
+from helpers.tiny import ROOT
 
 import gluon_optbert
 
 PACKAGE = ROOT / 'gluon_optbert'
-# A room imports its own modules, the rooms named here, the standard library, and its libraries.
+# A room imports itself, the rooms that the table of docs/code.md names, the standard library, its libraries.
 ROOMS = {
-    'runs': [],
-    'architecture': ['runs'],
-    'text': ['runs'],
-    'cutting': ['runs', 'architecture'],
-    'network': ['runs', 'architecture', 'text'],
-    'tasks': ['runs', 'architecture', 'text'],
-    'reporting': ['runs', 'architecture'],
-    'training': ['runs', 'architecture', 'text', 'network'],
-    'importing': ['runs', 'architecture', 'text', 'network'],
-    'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks', 'importing'],
-    'analysis': ['architecture', 'text', 'network', 'cutting', 'tasks'],
-    'serving': ['runs', 'architecture', 'deployment'],
-    'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
-    'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks', 'finetuning'],
-    'reproduction': 'runs architecture network tasks training pruning finetuning reporting'.split(),
+    room: allowed.split(', ') if allowed else []
+    for room, allowed in re.findall(
+        r'^\| \d \| `(\w+)/` \| .* \| (.*?) ?\|$', (ROOT / 'docs' / 'code.md').read_text(), re.MULTILINE
+    )
 }
-ROOMS['commands'] = list(ROOMS)  # above all others
+ROOMS['commands'] = sorted(ROOMS.keys() - {'commands'})  # above all others
 LIBRARIES = {
     'runs': set('filelock gluonnlp jinja2 mxnet numpy psutil pydantic pydantic_core tqdm yaml'.split()),
     'architecture': {'pydantic'},
@@ -84,11 +74,16 @@ def running(tree):
 
 
 @functools.cache
+def tree_of(name):
+    return ast.parse(path_of(name).read_text(encoding='utf-8'))
+
+
+@functools.cache
 def imports(name):
     """What a module imports anywhere: modules and names of the package, and top-level names of all else."""
     own, others = set(), set()
     parents = ['gluon_optbert', *name.split('.')[:-1]]
-    for node in running(ast.parse(path_of(name).read_text(encoding='utf-8'))):
+    for node in running(tree_of(name)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -148,28 +143,24 @@ def test_only_distributed_imports_horovod():
 
 
 def test_only_distributed_asks_for_gpus():
-    def asks(name):
-        tree = ast.parse(path_of(name).read_text(encoding='utf-8'))
-        return any(
-            isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus') for node in ast.walk(tree)
-        )
-
-    assert [name for name in MODULES if asks(name)] == ['training.distributed']
+    asking = {
+        name
+        for name in MODULES
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus')
+    }
+    assert asking == {'training.distributed'}
 
 
 def import_without(blocked, names):
     """What importing the modules says, in a process without network and the blocked packages."""
-    program = '\n'.join(
-        [
-            'import socket, sys',
-            'def refuse(*_, **__): raise OSError("no network")',
-            'socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse',
-            *(f'sys.modules[{name!r}] = None' for name in blocked),
-            'import gluon_optbert',
-            *(f'import gluon_optbert.{name}' for name in names if not name.endswith('__main__')),
-        ]
+    refusing = (
+        'import socket',
+        'def refuse(*_, **__): raise OSError("no network")',
+        'socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse',
     )
-    return run('-W', 'ignore', '-c', program)
+    own = (f'import gluon_optbert.{name}' for name in names if not name.endswith('__main__'))
+    return run_without(blocked, *refusing, 'import gluon_optbert', *own)
 
 
 def test_package_and_pure_rooms_load_without_mxnet():
@@ -197,12 +188,3 @@ def test_rooms_do_not_go_through_the_names_of_the_package():
     assert [name for name in inside if any(one.startswith('api') for one in imports(name)[0])] == []
     names = set(gluon_optbert.__all__)
     assert [name for name in inside if imports(name)[0] & names] == []
-
-
-def test_the_page_on_the_code_has_this_table():
-    """The rows of docs/code.md: a room and what it may import."""
-    rows = re.findall(
-        r'^\| \d \| `(\w+)/` \| .* \| (.*?) ?\|$', (ROOT / 'docs' / 'code.md').read_text(), re.MULTILINE
-    )
-    docs_table = {room: set(filter(None, allowed.split(', '))) for room, allowed in rows}
-    assert docs_table == {**{room: set(allowed) for room, allowed in ROOMS.items()}, 'commands': {'all'}}
