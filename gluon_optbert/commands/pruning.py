@@ -104,37 +104,29 @@ def verify(argv=None):
     Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed.
     """
     from ..deployment import export, trim_check
-    from ..deployment.verify import (
-        VerifyRecipe,
-        described_rounding,
-        described_stages,
-        stages,
-        stages_table,
-        table,
-    )
-    from ..deployment.verify import verify as run
+    from ..deployment import verify as checks
     from ..runs.files import new_output, refuse_existing, write_json
     from ..runs.machine import origin_here, origin_warnings
     from ..runs.recipe import read_yaml
     from ..runs.run_directory import RECIPE
 
     example = line('optbert-verify', 'runs/pruned')
-    recipe = parse(VerifyRecipe, argv, description=verify.__doc__, example=example, positional='run')
+    recipe = parse(checks.VerifyRecipe, argv, description=verify.__doc__, example=example, positional='run')
     if trim_check.is_trimmed(recipe.run):
         _verify_trimmed(trim_check.check_trimmed(recipe), trim_check.TOLERANCE)
         print(f'next: {line("optbert-export", recipe.run, "--output", "deploy", "--onnx")}')
         return
     if recipe.output is not None:
         refuse_existing(recipe.output)
-    rows = run(recipe)
+    rows = checks.verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
-    print(table(rows))
-    for sentence in described_rounding(rows):
+    print(checks.table(rows))
+    for sentence in checks.described_rounding(rows):
         print(f'\n{sentence}')
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
-    errors = stages(recipe)
-    print(stages_table(errors))
-    for sentence in described_stages(errors):
+    errors = checks.stages(recipe)
+    print(checks.stages_table(errors))
+    for sentence in checks.described_stages(errors):
         print(f'\n{sentence}')
     if recipe.output is not None:
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
@@ -142,7 +134,7 @@ def verify(argv=None):
         with new_output(recipe.output):
             write_json(recipe.output, values)
     model = recipe.run / f'round-{rows[-1]["round"]}' / 'model'
-    beside = ' or rounding' if described_rounding(rows) else ''
+    beside = ' or rounding' if checks.described_rounding(rows) else ''
     print(f'\nverified: {number_of(len(rows), "round")}, all within {export.TOLERANCE:.0e}{beside}')
     settings = recipe.run / RECIPE
     encodes = settings.is_file() and read_yaml(settings).get('task') == 'sentences'
