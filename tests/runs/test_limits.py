@@ -50,7 +50,7 @@ def many_values(path):
 
 def dictionaries(path):
     with zipfile.ZipFile(path, 'w') as archive:
-        archive.writestr('archive/data.pkl', b'\x80\x02' + b'}' * 3_000_000 + b'.')
+        archive.writestr('archive/data.pkl', b'\x80\x02' + b'}' * 2_000_001 + b'.')
 
 
 def empty_arrays(path):
@@ -69,7 +69,7 @@ def write_npz(path, count, *blocks):
 
 def zeros(path):
     """Three hundred megabytes of them, packed into three hundred kilobytes."""
-    write_npz(path, 3 << 25, *[bytes(1 << 25)] * (3 << 2))
+    write_npz(path, 9 << 23, *[bytes(1 << 25)] * 9)
 
 
 def promised(path):
