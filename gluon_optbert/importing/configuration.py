@@ -73,7 +73,7 @@ class _Bert(_Network):
         return (dims,) * self.num_hidden_layers
 
 
-class _Layer(BaseModel):
+class _Layer(BaseModel, extra='forbid'):
     a: _whole(1, 1 << 12)
     k: _whole(1, 1 << 14)
     v: _whole(1, 1 << 14)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob
 import hashlib
 import io
@@ -512,16 +513,19 @@ def json_object(text: str | bytes, *, source: object) -> dict[str, Any]:
     return values
 
 
+_adapter_of = functools.cache(pydantic.TypeAdapter)  # which takes milliseconds to make
+
+
 def checked(cls: type[Values], values: Mapping[str, Any], *, source: object) -> Values:
     """The values of a file as a model or dataclass of pydantic's; ValueError that names the source and what
     is wrong.
     """
     try:
-        return pydantic.TypeAdapter(cls).validate_python(values)
+        return _adapter_of(cls).validate_python(values)
     except pydantic.ValidationError as error:
         problems = []
         for one in error.errors(include_url=False)[:8]:
-            place = f'{".".join(map(str, one["loc"])):.80}'
+            place = repr('.'.join(map(str, one['loc'])))[1:-1][:80]  # in one line, whatever a key holds
             wrong = one['msg'].removeprefix('Value error, ').replace('Input should', 'must')
             problems.append(f'{place} {wrong:.300}, found {one["input"]!r:.80}' if place else wrong)
         raise ValueError(f'{source}: {"; ".join(problems)}') from None

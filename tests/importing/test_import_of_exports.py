@@ -122,6 +122,7 @@ LAYERS = [dataclasses.asdict(layer) for layer in UNEVEN.layers]
     'fields, complaint',
     [
         ({'layer_widths': [*LAYERS[:2], 3]}, 'layer_widths.2 must be .*, found 3'),
+        ({'layer_widths': [{**LAYERS[0], 'x\ny': 1}, *LAYERS[1:]]}, r'layer_widths.0.x\\ny Extra inputs'),
         ({'layer_widths': LAYERS[:2]}, 'num_hidden_layers is not the length'),
         (
             {'layer_widths': [{**LAYERS[0], 'k': '3'}, *LAYERS[1:]]},
