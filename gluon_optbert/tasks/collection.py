@@ -17,10 +17,18 @@ ENDINGS = ('.txt', *SUFFIXES)
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Texts of some files to learn from, none twice, none empty, and none of a pair to measure on."""
+    """Texts of some files.
 
-    texts: tuple[str, ...]  # in the order of the files
-    scored: Mapping[str, Examples]  # pairs to measure on, by the name of their file; the first decides
+    Parameters
+    ----------
+    texts : tuple of str
+        To learn from, in the order of the files; none twice, none empty, and none of a pair in `scored`.
+    scored : mapping of str to Examples
+        Pairs to measure on, with their scores, by the name of the file; the first decides.
+    """
+
+    texts: tuple[str, ...]
+    scored: Mapping[str, Examples]
 
 
 def read_collection(
@@ -35,8 +43,12 @@ def read_collection(
 
     A table is a ``.csv``, ``.tsv`` or ``.jsonl``, see `read_pairs`; any other file has a text in each line.
     Held out are pairs with scores: those of the tables that are called dev (validation, valid, val) or test;
-    if there is none, those of all tables; and if there are no other texts, a share of them. FileNotFoundError
-    or ValueError if there is no such file, a table is not as it should be, or two with scores have one name.
+    if there is none, those of all tables; and if there are no other texts, a share of them.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, a table is not as it should be, or two with scores have one name.
     """
     data, texts, scored = Path(data), [], {}
     paths, root = list_files([data]), data.parent
@@ -83,8 +95,17 @@ def read_pairs(
 
     Columns are those that are named, or the usual ones, `known_columns`. If the first line has none of these,
     it is a row like all others: a text or two, and perhaps a number. Labels are scores if they are numbers,
-    and one has a fraction, their `kind` is ``regression``, or their column is named. FileNotFoundError or
-    ValueError from `read_table`, or if columns of text are not known, or a score is no number.
+    and one has a fraction, `kind` is ``regression``, or their column is named.
+
+    Parameters
+    ----------
+    kind : str, optional
+        The kind of the labels, as of `task_of_file`.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        From `read_table`; or if columns of text are not known, or a score is no number.
     """
     path, known = Path(path), [(one[:-1], one[-1]) for one in known_columns()]
     has_keys = path.suffix.lower() == '.jsonl'

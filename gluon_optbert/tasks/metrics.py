@@ -75,7 +75,9 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _of_entities(measure: str) -> Callable[[Sequence[Sequence[str]], Sequence[Sequence[str]]], float]:
-    """``precision``, ``recall`` or ``f1`` of the entities of all sentences; words and kind must be right."""
+    """``precision``, ``recall`` or ``f1`` of the entities of all sentences; right are those with the same
+    words and kind.
+    """
 
     def score(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
         pairs = [(set(entities(one)), set(entities(other))) for one, other in zip(predictions, labels)]
@@ -124,8 +126,17 @@ def usual_metrics(head: Head) -> tuple[str, ...]:
 
 
 def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Some of `METRICS`, in percent, of labels as `examples.Examples` has them and predictions of that kind;
-    ValueError if there is nothing to score, or a single row for a correlation.
+    """Some of `METRICS`, in percent.
+
+    Parameters
+    ----------
+    predictions, labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences
+        Numbers of classes, values of a regression, zeros and ones of labels, or the tags of sentences.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to score, or a single row for a correlation.
     """
     if len(predictions) != len(labels) or not len(labels):
         raise ValueError(
@@ -139,8 +150,18 @@ def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]
 
     The answer is the commonest class of the labels, the smallest of equally common ones. For a regression it
     is the mean of the labels. A constant has no correlation with anything: scipy's is nan, and it counts as 0
-    here, as in `score`. Matthews' correlation of a constant is 0 too. Labels are those of
-    `examples.Examples`; ValueError if there are none.
+    here, as in `score`. Matthews' correlation of a constant is 0 too.
+
+    Parameters
+    ----------
+    labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences of str
+        Of a development set: integers for classes, floating-point numbers for the values of a regression,
+        zeros and ones of several labels, or the tags of sentences.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels.
     """
     if not len(labels):
         raise ValueError('no labels: there is no commonest one')
@@ -154,7 +175,9 @@ def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]
 
 
 def normalised(text: str) -> str:
-    """An answer without capitals, ASCII punctuation, articles and spaces (Rajpurkar et al., 2016, 6.1)."""
+    """An answer without capitals, ASCII punctuation, articles and spare whitespace (Rajpurkar et al., 2016,
+    section 6.1).
+    """
     return ' '.join(_ARTICLE.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -203,11 +226,20 @@ def squad_v2(
     *,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Scores of SQuAD 2.0's script under its names: percents, counts, and the best thresholds.
+    """Scores of SQuAD 2.0's script under its names: percents, counts, and the best thresholds if there are
+    odds.
 
-    Predictions are empty where there is no answer. With odds, how much speaks for no answer, a question above
-    `threshold` counts as not answered, and there are best thresholds. ValueError if there is no question, or
-    one has no prediction or no odds.
+    Parameters
+    ----------
+    predictions : mapping of question id to str
+        Empty where there is no answer.
+    null_odds : mapping of question id to float, optional
+        How much speaks for no answer; a question above `threshold` counts as not answered.
+
+    Raises
+    ------
+    ValueError
+        If there is no question, or one has no prediction or no odds.
     """
     if not answers:
         raise ValueError('no questions to score')
@@ -242,7 +274,9 @@ def squad_v2(
 def exact_at_best_f1(
     answers: Answers, predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> float:
-    """SQuAD 2.0's exact match in percent with the threshold of the best F1 (Devlin et al., section 4.3)."""
+    """SQuAD 2.0's exact match in percent with the threshold that gives the best F1, as BERT's authors chose
+    it (Devlin et al., section 4.3); the arguments are those of `squad_v2`.
+    """
     answerable = {question: bool(texts) for question, texts in answers.items()}
     exact, f1 = (
         _course(scores, predictions, null_odds, answerable)[1]

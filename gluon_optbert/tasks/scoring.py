@@ -5,7 +5,6 @@ and the JSON lines of this package.
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,15 @@ from .squad import known_answers, read_questions
 from .tables import read_json_lines, read_table
 from .task import Task
 
+SQUAD = {'squad1.1': '1.1', 'squad2.0': '2.0', 'squadv1.1': '1.1', 'squadv2.0': '2.0'}
+
+
 _KEYS = {'regression': 'value', 'multi_label': 'labels', 'token_classification': 'tags'}  # of JSON lines
 
 
 def squad_version(name: str) -> str | None:
     """The version of SQuAD that a name such as ``SQuAD2.0`` stands for; None if it is no SQuAD."""
-    found = re.fullmatch(r'squadv?(1\.1|2\.0)', re.sub('[ _-]', '', name.lower()))
-    return found and found[1]
+    return SQUAD.get(name.lower().replace(' ', '').replace('-', '').replace('_', ''))
 
 
 def version_of(data: Path) -> str:
@@ -34,11 +35,23 @@ def version_of(data: Path) -> str:
 def score_squad(
     version: str, data: Path, predictions: Path, null_odds: Path | None = None
 ) -> tuple[dict[str, float], dict[str, float], list[str]]:
-    """The official scores of answers, those of no answer to any question, and notes, a line each.
+    """The official scores of answers, those of no answer to any question, and what to know of them, a line
+    each.
 
-    Predictions are a JSON object of texts by question id, or JSON lines with ``id`` and ``text``; null odds
-    one of numbers, of how much speaks for no answer in 2.0: they give the best thresholds.
-    FileNotFoundError or ValueError if a file is missing, or not what it should be.
+    Parameters
+    ----------
+    data : Path
+        A file in SQuAD's format.
+    predictions : Path
+        A JSON object of texts by question id, or JSON lines with ``id`` and ``text``.
+    null_odds : Path, optional
+        Of 2.0: a JSON object of numbers by question id, how much speaks for no answer. It gives the best
+        thresholds.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, or not what it should be.
     """
     questions = read_questions(data)
     texts = known_answers(questions, data)
@@ -57,16 +70,28 @@ def score_squad(
             'scored as SQuAD2.0'
         )
     missing = sum(question not in answers for question in texts)
-    notes = [f'{missing} of {len(texts)} questions have no prediction; they count as wrong'] * bool(missing)
+    notes = (
+        [f'{missing} of {len(texts)} questions have no prediction; they count as wrong'] if missing else []
+    )
     return squad_v1(texts, answers), unanswered(texts, version), notes
 
 
 def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, float], Examples, list[str]]:
-    """The scores of labels or values, in percent, the examples of a labelled file, and notes, a line each.
+    """The scores of labels or values, in percent, the labelled examples, and what to know of them, a line
+    each: how many texts were cut.
 
-    Predictions are a submission, with the columns ``index`` and ``prediction``; or JSON lines in the order of
-    the data, with ``label`` or ``value``. If they have a ``text`` or a ``pair``, it must be that of the data.
-    FileNotFoundError or ValueError if a file is missing or not what it should be, or a row has no prediction.
+    Parameters
+    ----------
+    data : Path
+        A labelled file of the task.
+    predictions : Path
+        A submission, with the columns ``index`` and ``prediction``; or JSON lines in the order of the data,
+        with ``label`` or ``value``. If they have a ``text`` or a ``pair``, it must be that of the data.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or not what it should be, or a row has no prediction.
     """
     examples = read_examples(task, data)
     predictions, notes = Path(predictions), []

@@ -27,41 +27,73 @@ Aligner = Callable[[str], tuple[list[int], list[int], list[int]]]
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question; in SQuAD 2.0 it may have no answer."""
+    """One question; in SQuAD 2.0 it may have no answer.
+
+    Parameters
+    ----------
+    id, text, context : str
+    answers : tuple of (str, int)
+        Those that are known, each with its first character's place in the context.
+    unknown : bool
+        Whether it has an answer that the file lacks; else a question without answers has none.
+    """
 
     id: str
     text: str
     context: str
-    answers: tuple[tuple[str, int], ...]  # that are known, and where in the context their characters begin
-    unknown: bool = False  # whether it has an answer that the file lacks; else one without answers has none
+    answers: tuple[tuple[str, int], ...]
+    unknown: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
     """Input of a network: [CLS] question [SEP] a window of the context [SEP].
 
-    Labels, where there are some, are the first and the last token of the answer; [CLS] in a window without
-    it."""
+    Parameters
+    ----------
+    features : Features
+        With the places of the answer's first and last token as labels where there are answers; [CLS] where
+        the window has none.
+    questions : np.ndarray of int, shape (windows,), increasing
+        Numbers of the questions.
+    firsts : np.ndarray of int, shape (windows,)
+        Which token of the context a window begins with.
+    places : list of (np.ndarray, np.ndarray)
+        For each question, where in the context its tokens begin and end.
+    """
 
     features: Features
-    questions: np.ndarray  # (windows,) int, increasing: the question of each
-    firsts: np.ndarray  # (windows,) int: the token of the context that a window begins with
-    places: list[tuple[np.ndarray, np.ndarray]]  # of each question, where its context's tokens begin and end
+    questions: np.ndarray
+    firsts: np.ndarray
+    places: list[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Settings of reading questions and choosing answers, in tokens. The defaults are those of Devlin's
-    program.
+    """Settings of reading questions and choosing answers. The defaults are those of Devlin's program.
 
-    A question gets no answer if the score of having none exceeds that of the best answer by more than
-    `null_threshold`, which is None where every question has an answer."""
+    Parameters
+    ----------
+    max_length : int
+        Tokens of a window with its question and special tokens.
+    stride : int
+        Tokens from the beginning of a window to that of the next.
+    max_question : int
+        Tokens that a question is cut to.
+    max_answer : int
+        Tokens of an answer at most.
+    n_best : int
+        Answers that are kept of each question.
+    null_threshold : float, optional
+        A question gets no answer if the score of having none exceeds that of the best answer by more than
+        this. None where every question has an answer.
+    """
 
-    max_length: int = 384  # of a window, with its question and special tokens
-    stride: int = 128  # from the beginning of a window to that of the next
-    max_question: int = 64  # that a question is cut to
+    max_length: int = 384
+    stride: int = 128
+    max_question: int = 64
     max_answer: int = 30
-    n_best: int = 20  # answers that are kept of each question
+    n_best: int = 20
     null_threshold: float | None = None
 
     def problems(self) -> list[str]:
@@ -82,8 +114,13 @@ class Reading:
 
     @classmethod
     def of(cls, recipe: Mapping[str, Any], positions: int) -> Reading:
-        """The reading of the fine-tuning run that a recipe describes, ValueError if it can be none. For any
-        other recipe, the defaults, shortened to the positions of the network.
+        """The reading of the fine-tuning run that a recipe describes. For any other recipe, the defaults,
+        shortened to the positions of the network.
+
+        Raises
+        ------
+        ValueError
+            If a value is not what such a recipe holds.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         if all(name in recipe for name in names):
@@ -142,8 +179,13 @@ def read_questions(path: Path) -> list[Question]:
     """The questions of a file in SQuAD's format, version 1.1 or 2.0.
 
     A question has no answer if its ``is_impossible`` says so, whatever ``answers`` holds; where there is no
-    such key, if it has no answer that is not empty. FileNotFoundError or ValueError if there is no such file,
-    it is not in the format, it has no questions, or one comes twice; the question is named.
+    such key, if it has no answer that is not empty.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is not in the format, it has no questions, or one comes twice. The
+        question is named.
     """
     values = read_json(path, most_bytes=MOST_SQUAD_BYTES)
     articles = checked(_Articles, values, source=f"{path}: not in SQuAD's format").data
@@ -166,7 +208,9 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def known_answers(questions: Sequence[Question], source: object) -> dict[str, list[str]]:
-    """The texts of the answers by question; ValueError if a question has an answer that is not known."""
+    """The texts of the answers by question, to score with; ValueError if a question has an answer that is not
+    known.
+    """
     unknown = [one.id for one in questions if one.unknown]
     if unknown:
         raise ValueError(
@@ -187,8 +231,12 @@ def make_windows(
 ) -> Windows:
     """The windows of all questions, in their order.
 
-    Labels are those of each question's first answer, see `found_answer`; a question whose answer does not
-    stand there is left out. Answers that are moved or left out and questions that are cut are logged.
+    Parameters
+    ----------
+    labelled : bool
+        Whether the first answer of each question is wanted. An answer is looked for among the words at its
+        place, see `found_answer`; a question whose answer does not stand there is left out. Both are counted
+        and logged, as are questions that are cut.
     """
     instances: list[tuple[list[int], int]] = []
     labels: list[tuple[int, int]] = []
@@ -268,13 +316,24 @@ def _token_span(place: tuple[int, int], begins: np.ndarray, ends: np.ndarray) ->
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One answer that the scores suggest; the empty text says that there is none."""
+    """One answer that the scores suggest; the empty text says that there is none.
+
+    Parameters
+    ----------
+    text : str
+    score : float
+        Of its first token plus its last one.
+    start, end : int
+        Where it stands in the context, in characters; `end` is the first behind it.
+    probability : float
+        Among the answers of a list.
+    """
 
     text: str
-    score: float  # of its first token plus its last one
-    start: int = 0  # where it stands in the context, in characters
-    end: int = 0  # the first character behind it
-    probability: float = 0.0  # among the answers of a list
+    score: float
+    start: int = 0
+    end: int = 0
+    probability: float = 0.0
 
 
 def best_answers(

@@ -24,11 +24,19 @@ _CHUNK = re.compile(r'\S+')
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence."""
+    """The words of a sentence.
 
-    line: int  # in its file
+    Parameters
+    ----------
+    line : int
+        In its file.
+    tags : tuple of str
+        One for each word, or none where they are not known.
+    """
+
+    line: int
     words: tuple[str, ...]
-    tags: tuple[str, ...] = ()  # one for each word, or none where they are not known
+    tags: tuple[str, ...] = ()
 
 
 def is_tagged(path: Path) -> bool:
@@ -107,14 +115,26 @@ def _is_mark(character: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Tagged:
-    """The tokens of sentences."""
+    """The tokens of sentences.
 
-    features: Features  # with tags, if they are known
-    owners: np.ndarray  # (instances,) int: the sentence of each, in order
-    places: list[np.ndarray]  # of each instance, the first tokens of its words
+    Parameters
+    ----------
+    features : Features
+        With tags, if they are known.
+    owners : np.ndarray of int, shape (instances,)
+        The sentence of each instance, in order.
+    places : list of np.ndarray of int
+        Of each instance, the first tokens of its words.
+    """
+
+    features: Features
+    owners: np.ndarray
+    places: list[np.ndarray]
 
     def scores(self, scores: np.ndarray) -> list[np.ndarray]:
-        """The scores (words, labels) of each sentence, from those of the tokens of every instance."""
+        """The scores of the words of each sentence, shape (words, labels), from those of the tokens of every
+        instance.
+        """
         parts: list[list[np.ndarray]] = [[] for _ in range(int(self.owners[-1]) + 1)]
         for row, owner in enumerate(self.owners):
             parts[owner].append(scores[row, self.places[row]])

@@ -27,24 +27,52 @@ _LONGEST_NAME = 255  # bytes that file systems take
 class Task:
     """One data set of sentences, or of pairs, with a label each.
 
-    Without a head the labels are those in the training file: `examples.with_head` reads them. Without dev
-    sets a share of the training file is held out. Rows of a test set without an index are counted from 0."""
+    Parameters
+    ----------
+    name : str
+    head : Head, optional
+        With the labels in their canonical order, which is that of the scores, and their names. None if the
+        labels are those in the training file: `examples.with_head` reads them.
+    fields : tuple of str
+        The columns of the first text and, if there is one, of the second.
+    label : str
+        The column of the label.
+    index : str
+        The column of the number that a submission gives a row of a test set; without that column rows are
+        counted from 0.
+    metrics : tuple of str
+        Of `METRICS`, those that go with the head; the first decides which epoch is best.
+    train : str
+        The file to train on.
+    dev, test : mapping of str to str
+        Held-out sets by name, and test sets by the file of a submission, which is a plain file name. Without
+        held-out sets a share of the training file is held out.
+    headerless : tuple of str
+        The columns where a file has no header; empty if it always has one.
+    incomplete_rows : bool
+        Whether the official training file is known to have rows that are cut short; they are left out, and it
+        is said how many.
+    gluonnlp : str
+        The class of GluonNLP that fetches the files; empty if there is none.
+    """
 
     name: str
-    head: Head | None  # the labels are in their canonical order, which is that of the scores
-    fields: tuple[str, ...]  # the columns of the first text and, if there is one, of the second
-    label: str  # a column
-    train: str  # a file
-    index: str = 'index'  # the column of the number that a submission gives a row
-    metrics: tuple[str, ...] = ()  # of `METRICS`; the first decides which epoch is best
-    dev: Mapping[str, str] = dataclasses.field(default_factory=dict)  # files by the name of the set
-    test: Mapping[str, str] = dataclasses.field(default_factory=dict)  # files by that of the submission
-    headerless: tuple[str, ...] = ()  # the columns where a file has no header; empty if it always has one
-    incomplete_rows: bool = False  # whether the official files are known to have rows that are cut short
-    gluonnlp: str = ''  # the class of GluonNLP that fetches the files; empty if there is none
+    head: Head | None
+    fields: tuple[str, ...]
+    label: str
+    train: str
+    index: str = 'index'
+    metrics: tuple[str, ...] = ()
+    dev: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    test: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    headerless: tuple[str, ...] = ()
+    incomplete_rows: bool = False
+    gluonnlp: str = ''
 
     def of(self, head: Head) -> Task:
-        """The task with a head, and its usual metrics if it has none; ValueError if they do not fit."""
+        """The task with a head, and with the usual metrics of its kind if it has none; ValueError if a metric
+        does not go with it.
+        """
         problems = []
         for name in self.metrics:
             wanted = next(kind for kind, own in OF_HEADS.items() if name in own)
@@ -113,9 +141,12 @@ def _is_plain(name: str) -> bool:
 def read_task(path: Path) -> Task:
     """The task that a JSON file describes.
 
-    FileNotFoundError or ValueError if there is no such file; a key is missing, unknown or of the wrong kind;
-    a metric does not go with the head, if that is known; a submission has no plain file name; or two of the
-    training, dev and test sets have one name.
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file; a key is missing, unknown or of the wrong kind; a metric does not go with
+        the head, if that is known; a submission has no plain file name; or two of the training, dev and test
+        sets have one name.
     """
     path = Path(path)
     file = checked(_TaskFile, read_json(path), source=path)
@@ -138,7 +169,9 @@ def names() -> list[str]:
 
 
 def find_task(name: str | Path) -> Task:
-    """The task of a name, see `packaged_task`, or of a JSON file; ValueError or FileNotFoundError if none."""
+    """The task of a name, whatever its capitals and hyphens, or of a user's JSON file; ValueError or
+    FileNotFoundError if there is none.
+    """
     if str(name).endswith('.json'):
         return read_task(Path(name))
     task = packaged_task(str(name))
@@ -146,7 +179,8 @@ def find_task(name: str | Path) -> Task:
         near = difflib.get_close_matches(str(name).upper(), names(), n=1, cutoff=0.5)
         raise ValueError(
             f'{str(name)!r} is no task{f", did you mean {near[0]}?" if near else ""}; there are '
-            f'{", ".join(names())}, or give a JSON file like those of the package'
+            f'{", ".join(names())}, or give a JSON file like those of '
+            'the package'
         )
     return task
 

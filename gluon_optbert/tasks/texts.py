@@ -26,7 +26,10 @@ def read_texts(path: Path) -> Iterator[str]:
     others    raw text in the layout of `text.layouts` that is likeliest: its sentences
     ========  ===========================================================================================
 
-    FileNotFoundError or ValueError if there is no such file, it is not UTF-8, or not what its ending says.
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is not UTF-8, or not what its ending says.
     """
     path = Path(path)
     return _READERS.get(path.suffix.lower(), _sentences)(path)
@@ -35,8 +38,8 @@ def read_texts(path: Path) -> Iterator[str]:
 def read_words(
     files: Sequence[Path], vocab: Vocabulary, *, done: Callable[[], None] = lambda: None
 ) -> Counter:
-    """Counts of the words of some files; `done` is called after each. Errors are those of `read_texts`, and
-    ValueError if there is no word in any.
+    """Counts of the words of some files, see `read_texts`; `done` is called after each of them;
+    FileNotFoundError or ValueError from reading a file, or if there is no word in any.
     """
     words: Counter = Counter()
     for path in files:

@@ -109,15 +109,23 @@ class ShardRecipe(Recipe):
 class Survey:
     """Result of the first reading of the input.
 
-    Counts of each layout are ``files``, ``documents``, and of the ``counted`` documents among them
-    ``sentences`` and those that are ``unended``."""
+    Parameters
+    ----------
+    files, layouts : tuple
+        Every file, and its layout.
+    held_out : frozenset of int
+        Numbers of documents.
+    counts : mapping of str to Counter
+        Of each layout: ``files``, ``documents``, and of the ``counted`` documents among them ``sentences``,
+        those that are ``unended``, and documents with ``several``.
+    """
 
     files: tuple[Path, ...]
-    layouts: tuple[str, ...]  # of each file
+    layouts: tuple[str, ...]
     documents: int
     characters: int
-    held_out: frozenset  # numbers of documents
-    counts: Mapping[str, Counter]  # of each layout
+    held_out: frozenset
+    counts: Mapping[str, Counter]
 
     def lines(self) -> list[str]:
         """What was found, for people."""
@@ -136,8 +144,11 @@ class Survey:
 def survey(recipe: ShardRecipe) -> Survey:
     """Read everything once: find unreadable files early, count documents, choose those held out.
 
-    FileNotFoundError or ValueError if a file is missing or unreadable, there are too few documents to make
-    pairs and to hold some out, or pairs are wanted and no document has two sentences.
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or unreadable, there are too few documents to make pairs and to hold some out, or
+        pairs are wanted and no document has two sentences.
     """
     vocab = recipe.vocab.resolve()
     files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
@@ -347,7 +358,9 @@ def _no_script() -> Iterator[None]:
 
 
 def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> Iterator[Instances]:
-    """The instances of every chunk, in their order, few of them under way; RunFailed if a worker dies."""
+    """The instances of every chunk, in the order of the chunks, with few of them under way; RunFailed if a
+    worker process dies.
+    """
     if workers == 1:
         worker = _Worker(recipe)
         yield from map(worker.make, chunks)

@@ -35,7 +35,9 @@ Sha256 = Annotated[str, Field(pattern='^[0-9a-f]{64}$')]
 
 
 def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int) -> np.dtype:
-    """One instance: GluonNLP's fields in few bytes, padded to both lengths."""
+    """One instance: GluonNLP's fields, padded to L = `max_seq_length` and M = `max_predictions`, in few
+    bytes.
+    """
     ids = np.uint16 if vocabulary_size <= 2**16 else np.int32
     places = np.uint16 if max_seq_length < 2**16 else np.int32
     return np.dtype(
@@ -190,11 +192,24 @@ class Shards:
         vocabulary_hash: str | None = None,
         verify: bool = False,
     ) -> Shards:
-        """The shards of `split` in a directory that pretrain/make_shards.py wrote.
+        """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever
+        it is read.
 
-        The manifest and file sizes are checked; what a file holds is, whenever it is read, or now if `verify`
-        says so. FileNotFoundError if the directory, the manifest or a shard is not there; ValueError if one
-        is not what it should be, or the hash of a model's vocabulary is given and is another.
+        Parameters
+        ----------
+        directory : Path
+            What pretrain/make_shards.py wrote.
+        vocabulary_hash : str, optional
+            That of the model; shards of another vocabulary are refused.
+        verify : bool
+            Read and check every shard now.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory, the manifest or a shard is not there.
+        ValueError
+            If the manifest or a shard is not what it should be, or belongs to another vocabulary.
         """
         directory = Path(directory)
         path = directory / MANIFEST

@@ -42,33 +42,61 @@ _SURROGATES = re.compile('[\ud800-\udfff]')
 
 
 class AddedToken(BaseModel):
-    """A token that is looked for in a text before its words are split. The flags are those of `tokenizers`,
-    but for `piece`. One that is no piece is among the last of its vocabulary."""
+    """A token that is looked for in a text before its words are split. The flags are those of `tokenizers`.
+
+    Parameters
+    ----------
+    single_word : bool
+        Whether it is found only where no letter or digit touches it.
+    lstrip, rstrip : bool
+        Whether it takes the white space before it, or behind it.
+    normalized : bool
+        Whether it is found in the normalized text, with or without capitals.
+    special : bool
+        Whether it is no text, for whoever turns tokens into text.
+    piece : bool
+        Whether words may be split into it, too. One that is no piece is among the last of its vocabulary.
+    """
 
     model_config = ConfigDict(frozen=True, extra='forbid')
 
     content: str
-    single_word: bool = False  # whether it is found only where no letter or digit touches it
-    lstrip: bool = False  # whether it takes the white space before it
-    rstrip: bool = False  # and that behind it
-    normalized: bool = True  # whether it is found in the normalized text, with or without capitals
-    special: bool = False  # whether it is no text, for whoever turns tokens into text
-    piece: bool = True  # whether words may be split into it, too
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+    piece: bool = True
 
 
 class TokenizerSettings(BaseModel):
-    """How text is read before its words are split into the tokens of a vocabulary."""
+    """How text is read before its words are split into the tokens of a vocabulary.
+
+    Parameters
+    ----------
+    clean_text : bool
+        Whether control characters are dropped.
+    handle_chinese_chars : bool
+        Whether every Chinese character is a word.
+    final_sigma : bool
+        Whether lower-casing makes a final sigma at the end of a word, as BERT's own program does and
+        `tokenizers` does not.
+    max_input_chars_per_word : int
+        A longer word is [UNK].
+    as_is : str
+        Where the checkpoint's own tokenizer reads text otherwise, if it was imported all the same.
+    """
 
     model_config = ConfigDict(frozen=True, extra='forbid')
 
     lowercase: bool
     strip_accents: bool
-    clean_text: bool = True  # whether control characters are dropped
-    handle_chinese_chars: bool = True  # whether every Chinese character is a word
-    final_sigma: bool = True  # whether lower-casing ends a word with ς, as BERT's program does
-    max_input_chars_per_word: PositiveInt = _LONGEST_WORD  # a longer word is [UNK]
+    clean_text: bool = True
+    handle_chinese_chars: bool = True
+    final_sigma: bool = True
+    max_input_chars_per_word: PositiveInt = _LONGEST_WORD
     added_tokens: tuple[AddedToken, ...] = ()
-    as_is: str = ''  # where an imported checkpoint's own tokenizer reads text otherwise
+    as_is: str = ''
 
     def normalizer(self) -> normalizers.Normalizer:
         """The one of `tokenizers`."""
@@ -80,9 +108,14 @@ class Vocabulary:
     """Tokens and their numbers. GluonNLP's tokenizer and transforms take it in place of their `BERTVocab`.
 
     `idx_to_token` is the list of tokens, `token_to_idx` a dict of their numbers. `vocabulary[token]` is the
-    number of a token, that of [UNK] for an unknown one; `vocabulary[tokens]` is a list of numbers. Tokens are
-    all different, the special ones among them; see `vocabulary_of`. Without settings, of how text is read,
-    they say it: `settings_of`.
+    number of a token, that of [UNK] for an unknown one; `vocabulary[tokens]` is a list of numbers.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        All different, the special tokens among them; see `vocabulary_of`.
+    settings : TokenizerSettings, optional
+        How text is read. Unless given the tokens say it: `settings_of`.
     """
 
     padding_token, unknown_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
@@ -133,8 +166,11 @@ def vocabulary_of(
 ) -> Vocabulary:
     """The vocabulary in which token i of `tokens` has the index i.
 
-    ValueError, with `source`, if it is empty, a token is empty or occurs twice, a special token is missing,
-    or an added token has no number, or not the one that `tokenizers` gives it.
+    Raises
+    ------
+    ValueError
+        If it is empty, a token is empty or occurs twice, a special token is missing, or an added token has no
+        number, or not the one that `tokenizers` gives it; `source` is named.
     """
     if not tokens:
         raise ValueError(f'{source}: is empty; a vocabulary has one token per line')
@@ -167,8 +203,15 @@ def vocabulary_of(
 def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Vocabulary:
     """The vocabulary in a file of one token per line, in the file's order, with the settings beside it.
 
-    Of the files beside it `files` count, by default all. FileNotFoundError or ValueError if there is no such
-    file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
+    Parameters
+    ----------
+    files : collection of str, optional
+        The files beside it that count; by default all.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
     """
     path = Path(path)
     if not path.is_file():
@@ -271,7 +314,9 @@ def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 
 
 
 def settings_of(vocab: Vocabulary, cased: bool | None = None) -> TokenizerSettings:
-    """How text is read: by the vocabulary's settings, or else by its casing; ValueError as of `is_cased`."""
+    """How text is read for a vocabulary: its own settings, or else those that its casing makes up; ValueError
+    as of `is_cased`.
+    """
     cased = is_cased(vocab, cased)
     return vocab.settings or TokenizerSettings(lowercase=not cased, strip_accents=not cased)
 
@@ -316,7 +361,9 @@ def word_splitter(settings: TokenizerSettings) -> Callable[[str], list[str]]:
 
 
 def _finder(settings: TokenizerSettings) -> Callable[[str], object]:
-    """A function text → whether it may have an added token; one of normalized text may be anywhere."""
+    """A function text → whether it may have an added token; what is found in normalized text may be
+    anywhere.
+    """
     added = settings.added_tokens
     if any(token.normalized for token in added):
         return lambda text: True
@@ -391,7 +438,9 @@ def _behind_accents(text: str, end: int) -> int:
 
 
 def make_remembering_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) -> Callable[[str], list[int]]:
-    """The function of `make_tokenizer` with a memory of words: on long texts it is three times as fast."""
+    """The function of `make_tokenizer`, three times as fast on long texts without added tokens: the ids of a
+    word are remembered.
+    """
     settings = settings_of(vocab, cased)
     may_have_added, whole = _finder(settings), make_tokenizer(vocab, cased=cased)
     split, model = word_splitter(settings.model_copy(update={'added_tokens': ()})), _word_pieces(vocab)
@@ -414,8 +463,12 @@ def train_wordpiece(
     """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same
     vocabulary.
 
-    The special tokens come first, then the characters. A merge needs `min_frequency` occurrences. ValueError
-    if there is no text, or `size` cannot hold the special tokens and a few characters.
+    The special tokens come first, then the characters. A merge needs `min_frequency` occurrences.
+
+    Raises
+    ------
+    ValueError
+        If there is no text, or `size` cannot hold the special tokens and a few characters.
     """
     split_words = word_splitter(TokenizerSettings(lowercase=not cased, strip_accents=not cased))
     counts: collections.Counter = collections.Counter()
@@ -457,8 +510,8 @@ def train_wordpiece(
     return vocabulary_of(sorted(learnt, key=learnt.__getitem__), source='learnt vocabulary')
 
 
-def _repeated(counts: dict) -> Iterator[str]:
+def _repeated(counts: dict, line: int = 1000) -> Iterator[str]:
     """Lines in which every word occurs as often as `counts` says."""
     for word in sorted(counts):
-        for done in range(0, counts[word], 1000):
-            yield ' '.join([word] * min(1000, counts[word] - done))
+        for done in range(0, counts[word], line):
+            yield ' '.join([word] * min(line, counts[word] - done))
