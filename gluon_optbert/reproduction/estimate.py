@@ -99,8 +99,8 @@ def evaluation_seconds(base: SavedModel, recipe: TrainingRecipe, workers: Worker
     size, whole = recipe.batch_size, min(recipe.evaluation_limit, heldout.instances)
     losses_of(model, heldout, workers, batch_size=size, limit=size)  # which lays out memory
     began = time.perf_counter()
-    evaluation = losses_of(model, heldout, workers, batch_size=size, limit=size)
-    return (time.perf_counter() - began) * whole / max(1, evaluation.instances)
+    measured = losses_of(model, heldout, workers, batch_size=size, limit=size).measured
+    return (time.perf_counter() - began) * whole / max(1, measured.instances)
 
 
 def tuning_seconds(base: SavedModel, recipe: FineTuneRecipe, workers: Workers) -> float:

@@ -326,7 +326,12 @@ def _acquired(path: Path, output: Path) -> FileLock | None:
             f'{output}: {_holder(path)} is writing it; wait until it has ended, or give another --output'
         )
     since = time.strftime('%Y-%m-%d %H:%M:%S')
-    path.write_text(json.dumps({'host': socket.gethostname(), 'process': os.getpid(), 'since': since}) + '\n')
+    holder = {'host': socket.gethostname(), 'process': os.getpid(), 'since': since}
+    try:
+        path.write_text(json.dumps(holder) + '\n')
+    except OSError:  # such as a full disk
+        lock.release()
+        raise
     return lock
 
 

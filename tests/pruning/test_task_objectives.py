@@ -441,7 +441,7 @@ def test_gates_learn_the_states_of_the_network_before_pruning(pruned_for, models
 def test_embeddings_are_learnt_from_a_teacher_of_another_width(pruned_for, tmp_path, monkeypatch):
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
-    monkeypatch.setattr(distillation, 'TeacherStates', None)
+    monkeypatch.setattr(distillation.Taught, 'variances', None)
     more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'last=0,cosines=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
     pruned_for('sentences', **more)

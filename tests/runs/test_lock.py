@@ -120,6 +120,18 @@ def test_file_that_its_holder_removes_while_another_opens_it_is_not_held(tmp_pat
         assert removed and lock_file(tmp_path / 'run').exists()
 
 
+def test_lock_that_cannot_be_signed_is_not_held(tmp_path, monkeypatch):
+    def full(self, text):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(type(tmp_path), 'write_text', full)
+    with pytest.raises(OSError, match='No space left'), locked(tmp_path / 'run'):
+        pass
+    monkeypatch.undo()
+    with locked(tmp_path / 'run'):
+        pass
+
+
 def test_output_where_no_file_can_be_made_is_refused(tmp_path):
     lock_file(tmp_path / 'run').symlink_to(tmp_path / 'nowhere' / 'file')
     for output, said in ((tmp_path / 'run', 'run'), ('/proc/run', '/proc/run'), ('/', '^/ is the root of')):
