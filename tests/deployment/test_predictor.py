@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import call
 from helpers.exported import HEADS, UNEVEN, load_deployment, with_head
 from helpers.questions import write_squad
-from helpers.tiny import network, saved_model, vocabulary, write_saved_model
+from helpers.tiny import ROOT, network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.embedding import POOLINGS
 from gluon_optbert.architecture.heads import Head
@@ -20,13 +20,16 @@ from gluon_optbert.deployment.export import deployment_of, export, kind_of
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.predictor import Encoder, Predictor
 from gluon_optbert.finetuning.recipes import GlueRecipe
+from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import to_dict
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.tasks.squad import Question
 
+MINILM = ROOT.parent / 'shared' / 'models' / 'minilm-l6-h384'
 TEXTS = ['a b c', ('d e f. g', 'h i'), 'j', 'k l m n o p q r s t u v w x y z a b c', ('x y', '')]
 PAIRS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a b.'), ('d', '')]
 NAN = float('nan')
@@ -249,6 +252,24 @@ def test_command_writes_embeddings(exports, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / 'out.npy'), wanted, atol=1e-5)  # float32, other paddings
     again = call(*words, input='a b\n')
     assert again.returncode == 2 and 'give another --embed' in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MINILM.is_dir(), reason='no MiniLM checkpoint beside the project')
+def test_close_sentences_have_close_embeddings(tmp_path):
+    """The checkpoint was trained for sentence similarity, with the mean of the tokens."""
+    import_checkpoint(ImportRecipe(source=str(MINILM), output=tmp_path / 'model'))
+    export(read_model(tmp_path / 'model'), tmp_path / 'deploy', onnx=True)
+    pairs = [
+        ('A man is eating food.', 'A man eats a meal.'),
+        ('The stock market fell sharply.', 'Share prices dropped a lot.'),
+        ('The cat sleeps on the sofa.', 'A kitten is napping on the couch.'),
+    ]
+    runtime, mxnet = (Predictor(tmp_path / 'deploy', engine=name) for name in ('onnxruntime', 'mxnet'))
+    one, other = (mxnet.encode([pair[i] for pair in pairs]) for i in (0, 1))
+    np.testing.assert_allclose(runtime.encode([pair[0] for pair in pairs]), one, atol=1e-5)
+    cosines = one @ other.T
+    assert np.diag(cosines).min() > 0.5 > 0.2 > (cosines - np.diag(np.diag(cosines))).max()
 
 
 def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one(tmp_path):
