@@ -12,6 +12,7 @@ from helpers.tiny import write_saved_model, write_shards
 from hypothesis import settings
 
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.machine import physical_cores
 from gluon_optbert.text.shards import Shards
 
 # The same examples in every run, so that a failure is one everywhere, and a quarter of them where slow tests
@@ -26,6 +27,11 @@ def pytest_configure(config):
     """Have few examples for `-m "not slow"`, unless the command line names a profile."""
     if config.getoption('markexpr') == 'not slow' and not config.getoption('--hypothesis-profile'):
         settings.load_profile('quick')
+
+
+def pytest_xdist_auto_num_workers():
+    """For `-n auto`: one more than there are cores, for some tests wait most of their time."""
+    return physical_cores() + 1
 
 
 @pytest.fixture(scope='session')
