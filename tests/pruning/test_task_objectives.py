@@ -397,6 +397,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_two_workers_prune_as_one_does(recipe_of, place, models, tmp_path):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
