@@ -100,8 +100,12 @@ def _network(saved: SavedModel, alphas: Alphas | None = None, h_gate: str = 'str
     gates = {} if alphas is None else {'gated': True, 'h_gate': h_gate}
     network = build(saved.architecture, saved.parameters, trainable=False, head=saved.head, **gates)
     if alphas is not None:
-        network.gates.set({key: alphas[key] for key in network.gates.parameters})
+        _set_gates(network, alphas)
     return network
+
+
+def _set_gates(network: OptBERTModel, alphas: Alphas) -> None:
+    network.gates.set({key: alphas[key] for key in network.gates.parameters})
 
 
 def _difference(
@@ -134,25 +138,14 @@ def _without_dropped(
     }
 
 
-def _gated_difference(
-    before: SavedModel, alphas: Alphas, selection: Selection, batches: Sequence[Any], shrunk: SavedModel
-) -> float:
-    """The largest relative difference between the gated network, with zeros for the alpha of units that go,
-    and the shrunk one.
-    """
-    wide, gates = _without_dropped(before, truncate(alphas, selection), selection)
-    networks = _network(wide, gates), _network(shrunk)
-    return _difference(*networks, batches, before.head, selection.kept['h'])
-
-
-def _export_difference(shrunk: SavedModel, batches: Sequence[Any]) -> float:
+def _export_difference(network: OptBERTModel, shrunk: SavedModel, batches: Sequence[Any]) -> float:
     """The largest relative difference between a network and its export, whose heads may be random."""
     kind = whole_kind(shrunk.head)
     shrunk = dataclasses.replace(shrunk, progress=dataclasses.replace(shrunk.progress, untrained=None))
     with tempfile.TemporaryDirectory() as place:
         export(shrunk, Path(place) / 'export', head=kind)
         exported = import_symbol(Path(place) / 'export', inputs_of(kind))
-        return _difference(_network(shrunk), exported, batches, shrunk.head)
+        return _difference(network, exported, batches, shrunk.head)
 
 
 # Rounds
@@ -187,21 +180,29 @@ def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
     if h_gate != 'stream':  # a gate at zero would leave its unit in the stream
         parameters = fold(before.parameters, before.architecture, alphas, head=head, h_gate=h_gate)
         folded = dataclasses.replace(before, parameters=parameters)
-        gated = _network(before, alphas, h_gate)
-        note('fold', _difference(gated, _network(folded), batches, head), folded)
+        networks = _network(before, alphas, h_gate), _network(folded)
+        note('fold', _difference(*networks, batches, head), folded)
         before, alphas = folded, {key: np.ones_like(alpha) for key, alpha in alphas.items()}
+    gated = _network(before, alphas)
+
+    def cut_difference(selection: Selection, cut: OptBERTModel) -> float:
+        """Between the gated network, with zeros for the alpha of units that go, and the one that is cut."""
+        wide, gates = _without_dropped(before, truncate(alphas, selection), selection)
+        network = gated if wide.architecture == before.architecture else _network(wide, gates)
+        _set_gates(network, gates)
+        return _difference(network, cut, batches, head, selection.kept['h'])
+
     whole = keep_all(before.architecture, ParameterCost()).kept
     for letter in 'hakvf':
         kept = {key: selection.kept[key] if key[0] == letter else units for key, units in whole.items()}
         alone = Selection(kept, selection.cost, selection.target)
-        parameters, architecture = shrink(
-            before.parameters, before.architecture, alphas, alone, head=before.head
-        )
+        parameters, architecture = shrink(before.parameters, before.architecture, alphas, alone, head=head)
         left = dataclasses.replace(before, architecture=architecture, parameters=parameters)
-        note(letter, _gated_difference(before, alphas, alone, batches, left), left)
+        note(letter, cut_difference(alone, _network(left)), left)
     shrunk = read_model(_place(recipe, number, 'shrunk'))
-    note('all', _gated_difference(before, alphas, selection, batches, shrunk), shrunk)
-    note('export', _export_difference(shrunk, batches), shrunk)
+    network = _network(shrunk)
+    note('all', cut_difference(selection, network), shrunk)
+    note('export', _export_difference(network, shrunk, batches), shrunk)
     return {**row, 'rounding': rounding} if rounding else row
 
 
