@@ -29,7 +29,7 @@ from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
 from ..runs.progress import HeldOut, Measured
 from ..runs.recipe import to_dict
-from ..text.batches import Batch, check_memory, evaluation_batches, frequency_loss, stream
+from ..text.batches import Batch, check_memory, evaluation_batches, frequency_loss
 from ..text.shards import Shards
 from ..training.distances import check_pairs, directions_of
 from ..training.distillation import (
@@ -45,7 +45,7 @@ from ..training.distillation import (
 from ..training.distributed import Workers
 from ..training.held_out import Losses, difference, losses_of
 from ..training.objective import Objective, Phase
-from ..training.pretrain import Pretraining
+from ..training.pretrain import Pretraining, batches_of
 from ..training.recipe import check_shards_fit, lacking, open_shards, trained_parts
 from .trimming import trim
 
@@ -316,14 +316,8 @@ class PretrainingObjective(PruningObjective):
         return self.teacher(one, heads=False, output=self._gate_weights.output)
 
     def batches(self, phase: Phase, start: int | None = None) -> Generator[Batch, None, None]:
-        return stream(
-            self._shards['train'],
-            batch_size=phase.batch_size,
-            seed=phase.seed,
-            start=phase.first_batch if start is None else start,
-            rank=self.workers.rank,
-            workers=self.workers.size,
-        )
+        first = phase.first_batch if start is None else start
+        return batches_of(self._shards['train'], phase, first, self.workers)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         if self.recipe.without_labels:

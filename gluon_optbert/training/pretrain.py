@@ -58,14 +58,7 @@ class Pretraining(Objective):
         self._loss.hybridize(static_alloc=True)
 
     def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
-        return stream(
-            self._shards,
-            batch_size=phase.batch_size,
-            seed=phase.seed,
-            start=start,
-            rank=self.workers.rank,
-            workers=self.workers.size,
-        )
+        return batches_of(self._shards, phase, start, self.workers)
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         losses = pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
@@ -81,6 +74,18 @@ class Pretraining(Objective):
             self.model, self._heldout, self.workers, batch_size=phase.pass_size, limit=phase.evaluation_limit
         )
         return losses.measured.to_dict()
+
+
+def batches_of(shards: Shards, phase: Phase, start: int, workers: Workers) -> Generator[Batch, None, None]:
+    """A worker's share of the batches of a phase, from one of them on, without end."""
+    return stream(
+        shards,
+        batch_size=phase.batch_size,
+        seed=phase.seed,
+        start=start,
+        rank=workers.rank,
+        workers=workers.size,
+    )
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:
