@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from points import parser_of, read_if_there, read_points, score_of, spread, write_points
 
+from gluon_optbert.reporting.networks import Score
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
@@ -58,25 +59,40 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
         runs = [run for result in results.values() for run in result['runs']]
         seconds = [run['seconds'] for run in runs if run.get('resumed_at') is None]
         what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
-        rows.append((name, what, by_seed, seconds))
+        held_out = metric.split('/')[0]
+        right = {
+            seed: (result['runs'][0].get('right') or {}).get(held_out) for seed, result in results.items()
+        }
+        rows.append((name, what, by_seed, right, seconds))
     if peers is not None:
         compared = json.loads(peers.read_text(encoding='utf-8'))
         if compared['task'] != one['task']:
             raise ValueError(f'{peers} is on {compared["task"]}, and this comparison on {one["task"]}')
         of_peers = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
         by_seed = {seed: run['scores'][metric] for seed, run in of_peers.items()}
-        rows.append(
-            ('Transformers', peers.name, by_seed, [run['seconds']['total'] for run in of_peers.values()])
-        )
-    seeds = sorted({seed for _, _, by_seed, _ in rows for seed in by_seed})
-    first, majority = rows[0][2], (one['majority'] or {}).get(metric)
+        seconds = [run['seconds']['total'] for run in of_peers.values()]
+        rows.append(('Transformers', peers.name, by_seed, {}, seconds))
+    seeds = sorted({seed for _, _, by_seed, *_ in rows for seed in by_seed})
+    first, majority = rows[0], (one['majority'] or {}).get(metric)
 
-    def cells(name: str, what: str, by_seed: Mapping[int, float], seconds: Sequence[float]) -> list[str]:
+    def cells(
+        name: str,
+        what: str,
+        by_seed: Mapping[int, float],
+        right: Mapping[int, str | None],
+        seconds: Sequence[float],
+    ) -> list[str]:
         mean = 'not run'
         if by_seed:
             mean = score_text(*spread(list(by_seed.values())), majority=majority, digits=2)
-        gains = [by_seed[seed] - first[seed] for seed in by_seed.keys() & first]
-        error = f' ± {np.std(gains, ddof=1) / len(gains) ** 0.5:.2f}' if len(gains) > 1 else ''
+        both = sorted(by_seed.keys() & first[2])
+        gains = [by_seed[seed] - first[2][seed] for seed in both]
+        squares = [np.var(gains, ddof=1) / len(gains)] if len(gains) > 1 else []
+        marks = [tuple(own.get(seed) or '' for seed in both) for own in (right, first[3])]
+        if both and all(itertools.chain(*marks)):
+            of_instances = Score(0.0, right=marks[0]).difference_error(Score(0.0, right=marks[1]))
+            squares.append((of_instances or 0.0) ** 2)
+        error = f' ± {sum(squares) ** 0.5:.2f}' if squares else ''
         gain = f'{np.mean(gains):+.2f}{error}' if gains else '–'
         each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
         minutes = f'{np.mean(seconds) / 60:.1f}' if seconds else '–'
@@ -85,7 +101,8 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
     head = ['setting', 'what differs', metric, f'to {rows[0][0]}', *(f'seed {seed}' for seed in seeds)]
     lines = markdown_table([*head, 'minutes'], itertools.starmap(cells, rows))
     about = (
-        f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error. '
+        f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error: '
+        f'that of the seeds, and of the instances where the results say which were right. '
         f'Trained on {one["samples"]["train"]:,} instances, {one["parameters"]:,} parameters. Minutes are '
         f'those of a run that was not interrupted.'
     )

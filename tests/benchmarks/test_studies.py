@@ -190,6 +190,12 @@ def test_differences_of_settings_are_paired_by_seed_and_transformers_have_a_row(
         ['c', 'limit 3', 'not run', '–', '–', '–', '–'],
         ['Transformers', 'peers.json', '84.00', '+2.00', '–', '84.00', '1.0'],
     ]
+    for setting, marks in {'a': ('0001', '0011'), 'b': ('0111', '0111')}.items():
+        for seed, own in enumerate(marks, start=1):
+            scores[setting][seed]['runs'][0]['right'] = {'dev': own}
+    # b is right 0, 1, 0.5 and 0 of an instance more often: 0.23936 is the error of the mean of these four
+    error = (1.0**2 + 23.936**2) ** 0.5
+    assert f'| +2.00 ± {error:.2f} |' in table_of(scores, {'a': {}, 'b': {}})
 
 
 def test_missing_runs_of_settings_are_made(model_directory, tmp_path, monkeypatch):
