@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import logging
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
@@ -86,6 +87,7 @@ class SentenceObjective(FeaturesObjective):
         if weights.embeddings > 0 and (recipe.trains_gates or recipe.recovers):
             check_pairs(fewest_rows(self.train, recipe.phase('', 0).batch_tokens), recipe.accumulate)
         self._teaching = self._read_teacher(data.length, pairs=False)
+        self._known: dict[tuple[str, int], np.ndarray] = {}
 
     @staticmethod
     def read(recipe: TaskPruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
@@ -100,13 +102,16 @@ class SentenceObjective(FeaturesObjective):
     def _teacher(self) -> Teacher:
         return self.teacher(self._teaching, heads=False, output=self.recipe.teaching().output)
 
-    @functools.cached_property
-    def _wanted(self) -> np.ndarray:
-        return self.embeddings(self.start)
-
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features."""
-        return embeddings_of(self._fixed(saved, **OF_LAST_STATE), self.heldout)
+        return self._embedded(saved, self.heldout)
+
+    def _embedded(self, saved: SavedModel, features: Features) -> np.ndarray:
+        """Embeddings of texts, which are computed once for a network: a round asks for them several times."""
+        key = _digest(saved), id(features)
+        if key not in self._known:
+            self._known[key] = embeddings_of(self._fixed(saved, **OF_LAST_STATE), features)
+        return self._known[key]
 
     def about_data(self) -> list[str]:
         notes = self._data.cut_notes(self.start.architecture.max_length)
@@ -126,17 +131,20 @@ class SentenceObjective(FeaturesObjective):
         return SentenceMatching(model, self.workers, self.batches, self._measure, **taught)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
-        return self._measure(self._fixed(saved, **OF_LAST_STATE))
+        return self._scores(functools.partial(self._embedded, saved))
 
     def _measure(self, model: OptBERTModel) -> TaskScores:
+        return self._scores(functools.partial(embeddings_of, model))
+
+    def _scores(self, embedded: Callable[[Features], np.ndarray]) -> TaskScores:
         data, scores = self._data, {}
         for name, (pairs, wanted) in data.pairs.items():
-            one, other = np.split(embeddings_of(model, pairs), 2)
+            one, other = np.split(embedded(pairs), 2)
             found = score(['spearman'], (one * other).sum(axis=1), wanted)
             scores.update({f'{name}/{metric}': value for metric, value in found.items()})
-        own = embeddings_of(model, self.heldout)
+        before, own = self.embeddings(self.start), embedded(self.heldout)
         similar = {
-            f'{kind}/pair_similarity': 100 * pair_similarity(self._wanted[rows], own[rows])
+            f'{kind}/pair_similarity': 100 * pair_similarity(before[rows], own[rows])
             for kind, rows in data.kinds.items()
         }
         if len(similar) > 1:
@@ -146,6 +154,15 @@ class SentenceObjective(FeaturesObjective):
         values = self.workers.sum([*scores.values()], name='scores')
         scores = {name: value / self.workers.size for name, value in zip(scores, values)}
         return TaskScores(scores, next(iter(scores)), self.instances_held_out())
+
+
+def _digest(saved: SavedModel) -> str:
+    """A checksum of the parameters of a network."""
+    digest = hashlib.sha256()
+    for name in sorted(saved.parameters):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(saved.parameters[name]))
+    return digest.hexdigest()
 
 
 def embeddings_of(model: OptBERTModel, features: Features) -> np.ndarray:
