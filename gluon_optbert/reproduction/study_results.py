@@ -295,7 +295,6 @@ def write_study(output: Path) -> list[Path]:
     study, place = read_study(output), Path(output) / 'tables'
     place.mkdir(exist_ok=True)
     written = [place / 'README.md']
-    write_file(written[0], summary(study).encode())
     for number in TABLES if study.plan['objective'] == 'parameters' else ():
         for name, content in render(table_of(study, number)).items():
             written.append(place / name.replace('table', f'table_{number:02d}'))
@@ -305,4 +304,7 @@ def write_study(output: Path) -> list[Path]:
             written += save(draw(study, task, metric), place, slug_of(task))
         for name, figure in draw_dimensions(study, 'optBERT-all').items():
             written += save(figure, place, name)
+    shown = [f'![{path.stem}]({path.name})' for path in written if path.suffix == '.png']
+    plots = ['', '## Plots', '', *shown, ''] if shown else []
+    write_file(written[0], (summary(study) + '\n'.join(plots)).encode())
     return written
