@@ -91,7 +91,7 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
         marks = [tuple(own.get(seed) or '' for seed in both) for own in (right, first[3])]
         if both and all(itertools.chain(*marks)):
             of_instances = Score(0.0, right=marks[0]).difference_error(Score(0.0, right=marks[1]))
-            squares.append((of_instances or 0.0) ** 2)
+            squares += [] if of_instances is None else [of_instances**2]
         error = f' ± {sum(squares) ** 0.5:.2f}' if squares else ''
         gain = f'{np.mean(gains):+.2f}{error}' if gains else '–'
         each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
