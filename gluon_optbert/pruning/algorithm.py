@@ -160,7 +160,7 @@ def run_round(run: Run, came: SavedModel) -> SavedModel:
     evaluate, number = run.objective.evaluate, run.number
     current, shrunk = rotate(run, came), run.read(SHRUNK)
     if shrunk is None:
-        before = evaluate(current)
+        before = evaluate(came)  # which the rotated network computes, too
         if number == 1 and run.workers.first and isinstance(before, TaskScores) and before.poor:
             LOG.warning(
                 '%s has %s, and one answer to all %.2f: it has learnt nothing of the task that pruning could '
@@ -186,7 +186,7 @@ def run_round(run: Run, came: SavedModel) -> SavedModel:
 
     recovered = dataclasses.replace(shrunk, parameters=parameters)
     changes = {
-        CUT: ((current, before), (shrunk, after_cut)),
+        CUT: ((came, before), (shrunk, after_cut)),
         RECOVERY: ((start, of_start), (recovered, progress.measured)),
     }
     progress = progress.updated(

@@ -34,6 +34,7 @@ HELD_OUT = 'heldout'
 _OF_HELD_OUT = 20  # one text of so many is held out
 _FEWEST = 40  # texts of a kind
 _FEWEST_HELD_OUT = 10  # have 45 pairs
+_ENOUGH = 20_000  # texts of a run that trains nothing
 _SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
 
 
@@ -183,6 +184,8 @@ class SentenceData:
         file.
     length : int
         The most tokens of a text.
+    found : int
+        Texts of the data, of which `train` and `heldout` may be some.
     """
 
     train: Features
@@ -190,6 +193,7 @@ class SentenceData:
     kinds: Mapping[str, slice]
     pairs: Mapping[str, tuple[Features, np.ndarray]]
     length: int
+    found: int
 
     def described(self) -> str:
         """A line for people."""
@@ -198,7 +202,9 @@ class SentenceData:
             long = int((lengths > LONG).sum())
             return f'{len(lengths):,} texts' + (f', {long:,} of more than {LONG} tokens' if long else '')
 
-        parts = [
+        read = len(self.train) + len(self.heldout)
+        parts = [f'{read:,} of {self.found:,} texts, drawn at random'] if read < self.found else []
+        parts += [
             f'to learn from: {counted(self.train.lengths)}',
             f'held out: {counted(self.heldout.lengths)}',
         ]
@@ -217,7 +223,8 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
     """Texts of a recipe's data; `read_collection` says which pairs are held out.
 
     Of the other texts a 20th is held out, drawn at random, but at least 10 and at most 512; of sentences and
-    of long texts each, if there are 40 or more of both.
+    of long texts each, if there are 40 or more of both. Where nothing is trained, 20,000 texts drawn at
+    random are all that is read.
 
     Raises
     ------
@@ -243,6 +250,10 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
             f'{recipe.data}: texts to learn from, each counted once{left}: {len(texts)}; at least {_FEWEST} '
             'are needed'
         )
+    count = len(texts)
+    if not (recipe.trains_gates or recipe.recovers) and count > _ENOUGH:
+        drawn = np.random.RandomState(0).permutation(count)[:_ENOUGH]
+        texts = [texts[row] for row in np.sort(drawn)]
     read = make_reader(saved.vocabulary, max_length=length)
     every = read([(text,) for text in texts])
     is_long = every.lengths > LONG
@@ -268,4 +279,4 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
         both = [(one,) for column in zip(*some.texts) for one in column]
         pairs[name] = read(both), some.labels
     train = np.setdiff1d(np.arange(len(every)), heldout)
-    return SentenceData(every.some(train), every.some(heldout), kinds, pairs, length)
+    return SentenceData(every.some(train), every.some(heldout), kinds, pairs, length, count)

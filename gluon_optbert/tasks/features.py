@@ -76,9 +76,11 @@ class Features:
 
     def some(self, rows: np.ndarray) -> Features:
         """Some of the instances, without labels."""
-        ids = [self.ids[self.starts[row] : self.starts[row + 1]] for row in rows]
+        lengths = self.lengths[rows]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], lengths)
         wholes = None if self.wholes is None else self.wholes[rows]
-        return dataclasses.replace(Features.of(zip(ids, self.seconds[rows])), wholes=wholes)
+        return Features(self.ids[tokens], starts, self.seconds[rows], wholes=wholes)
 
     def by_text(self, scores: np.ndarray) -> np.ndarray:
         """The mean of the scores of the windows of each text, shape (texts, …)."""

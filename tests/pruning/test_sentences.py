@@ -86,6 +86,18 @@ def test_sentences_and_long_texts_are_scored_each(texts, model_directory, tmp_pa
     assert '20' in objective.about_data()[0]
 
 
+@pytest.mark.parametrize(('more', 'read'), [({'steps': 0}, 50), ({}, 118)])
+def test_a_run_that_trains_nothing_reads_enough_texts(
+    texts, model_directory, tmp_path, monkeypatch, more, read
+):
+    monkeypatch.setattr(sentence_objective, '_ENOUGH', 50)
+    (tmp_path / 'text.txt').write_bytes((texts / 'text.txt').read_bytes())
+    recipe = recipe_for(model_directory, tmp_path, tmp_path / 'run', **more)
+    data = read_sentence_data(recipe, read_model(model_directory))
+    assert len(data.train) + len(data.heldout) == read and data.found == 118
+    assert data.described().startswith('50 of 118 texts') == bool(more)
+
+
 def test_too_few_pairs_to_measure_on_are_refused(texts, model_directory, tmp_path):
     (tmp_path / 'text.txt').write_bytes((texts / 'text.txt').read_bytes())
     (tmp_path / 'dev.csv').write_text('a,b,0.5\nc,d,1\n')

@@ -58,6 +58,15 @@ def test_windows_of_a_long_text_cover_it_evenly_and_fit(lengths, most):
     assert (len(windows) - 1) * size < lengths[long] <= len(windows) * size
 
 
+@pytest.mark.parametrize('rows', [[5, 0, 36, 5], []])
+def test_some_instances_have_their_own_tokens_in_the_order_asked_for(rows):
+    whole = features()
+    some = whole.some(np.array(rows, int))
+    wanted = [whole.ids[whole.starts[row] : whole.starts[row + 1]].tolist() for row in rows]
+    assert [part.tolist() for part in np.split(some.ids, some.starts[1:-1])][: len(rows)] == wanted
+    assert len(some) == len(rows) and some.seconds.tolist() == whole.seconds[rows].tolist()
+
+
 def test_texts_that_are_cut_are_counted_and_the_scores_of_windows_averaged():
     texts = [(' '.join('abcdefghij'),), ('a b',), ('a b c d', 'e f g h i j')]
     cut, split = (make_reader(vocabulary(), max_length=8, split=split)(texts) for split in (False, True))
