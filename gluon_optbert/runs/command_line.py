@@ -222,7 +222,7 @@ def _complain(status: int, *problems: object) -> int:
     rank = of_launcher('RANK', '0')
     if rank != '0':
         signal.signal(signal.SIGTERM, lambda *_: os._exit(status))  # or the shell says 'Terminated'
-        time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
+        time.sleep(10)  # what rank 0 finds as well it says alone, and horovodrun ends the others
     more = [f'and {len(problems) - _MOST_PROBLEMS} more problems'] if len(problems) > _MOST_PROBLEMS else []
     for problem in (*problems[:_MOST_PROBLEMS], *more):
         line = ('' if rank == '0' else f'[rank {rank}] ') + f'error: {shown(problem)}'
