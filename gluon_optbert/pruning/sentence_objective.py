@@ -34,7 +34,7 @@ HELD_OUT = 'heldout'
 _OF_HELD_OUT = 20  # one text of so many is held out
 _FEWEST = 40  # texts of a kind
 _FEWEST_HELD_OUT = 10  # have 45 pairs
-_ENOUGH = 20_000  # texts of a run that trains nothing
+_ENOUGH = 20_000  # texts to hold some out of, and for a run that trains nothing
 _SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
 
 
@@ -222,9 +222,9 @@ class SentenceData:
 def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceData:
     """Texts of a recipe's data; `read_collection` says which pairs are held out.
 
-    Of the other texts a 20th is held out, drawn at random, but at least 10 and at most 512; of sentences and
-    of long texts each, if there are 40 or more of both. Where nothing is trained, 20,000 texts drawn at
-    random are all that is read.
+    Of the other texts, or of 20,000 of them drawn at random, a 20th is held out, but at least 10 and at most
+    512; of sentences and of long texts each, if there are 40 or more of both. Where nothing is trained, those
+    20,000 are all that is read.
 
     Raises
     ------
@@ -251,15 +251,15 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
             'are needed'
         )
     count = len(texts)
-    if not (recipe.trains_gates or recipe.recovers) and count > _ENOUGH:
-        drawn = np.random.RandomState(0).permutation(count)[:_ENOUGH]
-        texts = [texts[row] for row in np.sort(drawn)]
+    pool = np.sort(np.random.RandomState(0).permutation(count)[:_ENOUGH])  # of the same texts in every run
+    if not (recipe.trains_gates or recipe.recovers):
+        texts, pool = [texts[row] for row in pool], np.arange(len(pool))
     read = make_reader(saved.vocabulary, max_length=length)
     every = read([(text,) for text in texts])
-    is_long = every.lengths > LONG
-    parts = {'sentences': np.flatnonzero(~is_long), 'long_texts': np.flatnonzero(is_long)}
+    is_long = every.lengths[pool] > LONG
+    parts = {'sentences': pool[~is_long], 'long_texts': pool[is_long]}
     if min(map(len, parts.values())) < _FEWEST:
-        parts = {HELD_OUT: np.arange(len(every))}
+        parts = {HELD_OUT: pool}
     held, kinds, first = [], {}, 0
     for kind, rows in parts.items():
         drawn = np.random.RandomState(0).permutation(rows)

@@ -86,16 +86,19 @@ def test_sentences_and_long_texts_are_scored_each(texts, model_directory, tmp_pa
     assert '20' in objective.about_data()[0]
 
 
-@pytest.mark.parametrize(('more', 'read'), [({'steps': 0}, 50), ({}, 118)])
-def test_a_run_that_trains_nothing_reads_enough_texts(
-    texts, model_directory, tmp_path, monkeypatch, more, read
+def test_a_run_that_trains_nothing_reads_some_of_the_texts_and_holds_the_same_ones_out(
+    texts, model_directory, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sentence_objective, '_ENOUGH', 50)
     (tmp_path / 'text.txt').write_bytes((texts / 'text.txt').read_bytes())
-    recipe = recipe_for(model_directory, tmp_path, tmp_path / 'run', **more)
-    data = read_sentence_data(recipe, read_model(model_directory))
-    assert len(data.train) + len(data.heldout) == read and data.found == 118
-    assert data.described().startswith('50 of 118 texts') == bool(more)
+    saved = read_model(model_directory)
+    some, every = (
+        read_sentence_data(recipe_for(model_directory, tmp_path, tmp_path / 'run', **more), saved)
+        for more in ({'steps': 0}, {})
+    )
+    assert len(some.train) + len(some.heldout) == 50 and len(every.train) + len(every.heldout) == 118
+    np.testing.assert_array_equal(some.heldout.ids, every.heldout.ids)
+    assert some.described().startswith('50 of 118 texts') and every.described().startswith('to learn from')
 
 
 def test_too_few_pairs_to_measure_on_are_refused(texts, model_directory, tmp_path):
