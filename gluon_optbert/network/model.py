@@ -4,6 +4,7 @@ Figure 1)."""
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -235,7 +236,15 @@ def build(
     for parameter in model.gates.parameters.values():
         parameter.set_data(mx.nd.full(parameter.shape, settings.gate.OPEN))
     model.hybridize(static_alloc=True)
+    model.apply(_let_go)
     return model
+
+
+def _let_go(block: mx.gluon.Block) -> None:
+    """Have a block go with its last reference. Its name scope refers to it, so its arrays would stay until
+    Python looks for cycles: gigabytes, where one network is built after the other.
+    """
+    block._scope._block = weakref.proxy(block)
 
 
 def load(model: OptBERTModel, parameters: Mapping[str, np.ndarray]) -> None:

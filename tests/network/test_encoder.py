@@ -3,6 +3,8 @@ graph for all.
 """
 
 import dataclasses
+import gc
+import weakref
 
 import mxnet as mx
 import numpy as np
@@ -175,6 +177,19 @@ def test_gates_take_an_empty_alpha_of_a_layer_without_filters_and_refuse_what_do
     with pytest.raises(ValueError, match='h, k1, q9'):
         gates.set(wrong)
     assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
+
+
+@pytest.mark.parametrize('gated', [False, True])
+def test_a_network_goes_with_its_last_reference(gated):
+    gc.disable()
+    try:
+        model = build(UNEVEN, random_parameters(UNEVEN), gated=gated)
+        gradients(model, random_inputs(UNEVEN))
+        gone = weakref.ref(model)
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_random_weights_follow_the_seed():
