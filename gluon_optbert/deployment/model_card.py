@@ -64,8 +64,8 @@ def model_card(
     architecture, head, kind = deployment.architecture, deployment.head, deployment.kind
     int8 = any(entry['precision'] == 'int8' for entry in deployment.onnx.values())
     precision = 'int8' if int8 else deployment.precision
-    names = [list(entry['inputs']) for entry in deployment.onnx.values()] or [TRANSFORMERS_INPUTS]
-    pruning, trimming, tuned = lineage.pruning, lineage.trimming, lineage.finetuning
+    onnx_inputs = next((entry['inputs'] for entry in deployment.onnx.values()), TRANSFORMERS_INPUTS)
+    pruning, tuned = lineage.pruning, lineage.finetuning
     settings = pruning.recipe if pruning else {}
     vocabulary, last = deployment.vocabulary, len(deployment.vocabulary) - 1
     ids = [vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]]
@@ -90,28 +90,17 @@ def model_card(
         described=described,
     )
     text = template.render(
-        architecture=architecture,
-        head=head,
-        kind=kind,
+        {**vars(deployment), **vars(lineage)},
         format=format,
         precision=precision,
-        untrained=deployment.untrained,
         reads=settings_of(vocabulary),
-        lineage=lineage,
         license=license,
-        text_length=deployment.text_length if format == 'mxnet' else None,
-        long=deployment.long,
         front_matter=_front_matter(head, kind, format, files, precision, lineage, license),
         parameters=ParameterCost().cost(architecture),
-        pruning=pruning,
-        trimming=trimming,
-        tuned=tuned,
-        held_out=lineage.held_out,
         score_table=score_table,
         note=NOTE if marked else '',
         optimistic=OPTIMISTIC[0].upper() + OPTIMISTIC[1:],
         scored='score' in deployment.measured and precision != 'float32',
-        measured={'agreement': None, **deployment.measured},
         before=before,
         when=when,
         size_table=size_table(architecture, before, when, files),
@@ -128,7 +117,7 @@ def model_card(
         own_code=CODE.name in files,
         hub_class=CLASSES[head.kind if kind == 'task' else kind],
         onnx_files=sorted(name for name in files if name.endswith('.onnx')),
-        onnx_feed={name: example[name] for name in names[0]},
+        onnx_feed={name: example[name] for name in onnx_inputs},
         mxnet_feed={name: example[name] for name in deployment.inputs},
     )
     return re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
@@ -174,18 +163,12 @@ def _front_matter(
     tuned, trimming, task = lineage.finetuning, lineage.trimming, head.task
     if tuned is None or not task or precision != 'float32' or (trimming and trimming.last):
         return values  # without scores: this is another network than the one scored
-    first = next(iter(tuned.scores)).partition('/')[0]  # the other data sets are in the text
-    metrics = [
-        {'type': metric, 'name': metric, 'value': round(score, 4)}
-        for (data, _, metric), score in (
-            (name.partition('/'), score) for name, score in _scores(tuned).items()
-        )
-        if data == first
-    ]
+    first = next(iter(tuned.scores)).partition('/')[0] + '/'  # the other data sets are in the text
+    scores = {name.removeprefix(first): one for name, one in _scores(tuned).items() if name.startswith(first)}
     result = {
         'task': {'type': values['pipeline_tag']},
         'dataset': {'type': task.lower(), 'name': task, 'split': 'validation'},
-        'metrics': metrics,
+        'metrics': [{'type': name, 'name': name, 'value': round(one, 4)} for name, one in scores.items()],
     }
     return {**values, 'model-index': [{'name': f'optBERT {task}', 'results': [result]}]}
 
