@@ -10,8 +10,7 @@ from typing import Any
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.rounds import Round, read_rounds
-from ..runs.files import parse_json, sha256
-from ..runs.limits import MOST_BYTES
+from ..runs.files import parse_json, read_small, sha256
 from ..runs.machine import ORIGIN
 from ..runs.progress import RESULT, HeldOut, Progress, TaskScores
 from ..runs.recipe import load_yaml
@@ -111,10 +110,8 @@ def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
     if start is not None:
         pruning = _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens))
     tokens = max(tokens, pruning.whole_vocabulary if pruning else 0)
-    steps = 0 if finetuning else progress.trained_steps
-    before = None if pruning is None else pruning.pretrained_steps
-    if not finetuning and before is not None:
-        steps = before
+    before = pruning.pretrained_steps if pruning else None
+    steps = 0 if finetuning else progress.trained_steps if before is None else before
     recovered = bool(pruning or progress.round) and before is None  # with no count of its own
     recipes = [saved.recipe, {} if start is None else _mapping(_read(start / 'recipe.yaml'))]
     sources = [recipe['source'] for recipe in recipes if isinstance(recipe.get('source'), str)]
@@ -132,11 +129,8 @@ def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
 def _read(path: Path) -> Any:
     """The values of a JSON or YAML file; None if there is none that can be read."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            return None
-        content = path.read_bytes()
         read = load_yaml if path.suffix == '.yaml' else parse_json
-        return read(content, source=path.name)
+        return read(read_small(path), source=path.name)
     except (OSError, ValueError):
         return None
 
