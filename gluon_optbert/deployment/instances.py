@@ -57,7 +57,9 @@ class Instance:
 
 
 def check_texts(instance: Instance, head: Head) -> None:
-    """Raise ValueError unless an instance has as many texts as the task of a head wants, if that is known."""
+    """Raise ValueError unless an instance has as many texts as the task of a head wants, if that is known;
+    or if they have half of a character, which UTF-8 cannot hold.
+    """
     place = f'{instance.source}: ' if instance.source else ''
     task = head.task or head.kind.replace('_', ' ')
     texts = 1 if head.kind == 'token_classification' else len(head.columns) - 1
@@ -71,6 +73,14 @@ def check_texts(instance: Instance, head: Head) -> None:
         )
     elif texts == 2 and instance.second is None:
         raise ValueError(f'{place}one text, and {task} is a task on pairs of texts: {instance.first!r:.60}')
+    for text in (instance.first, instance.second or '', str(instance.id or '')):
+        try:
+            text.encode('utf-8')
+        except UnicodeEncodeError as error:
+            near = text[max(0, error.start - 20) : error.start + 20]
+            raise ValueError(
+                f'{place}half of a character, a lone surrogate, in {near!a}; write whole ones'
+            ) from None
 
 
 def instance_of(
@@ -105,8 +115,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     id = values.get('id')
     id = id if id is None or type(id) is int else str(id)
     if head.kind == 'token_classification' and 'text' not in values:
-        sentence = sentence_of(values, source)
-        return checked_unicode(dataclasses.replace(_of_sentence(sentence, source), id=id))
+        return dataclasses.replace(_of_sentence(sentence_of(values, source), source), id=id)
     present = [
         [values[name] for name in keys if values.get(name) is not None]
         for keys in known
@@ -119,20 +128,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
     if label is not None:
         label = ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
-    return checked_unicode(Instance(*texts, label=label, id=id, source=source))
-
-
-def checked_unicode(instance: Instance) -> Instance:
-    """The same instance; ValueError if a text has half of a character, which UTF-8 cannot hold."""
-    for text in (instance.first, instance.second or '', str(instance.id or '')):
-        try:
-            text.encode('utf-8')
-        except UnicodeEncodeError as error:
-            near = text[max(0, error.start - 20) : error.start + 20]
-            raise ValueError(
-                f'{instance.source}: half of a character, a lone surrogate, in {near!a}; write whole ones'
-            ) from None
-    return instance
+    return Instance(*texts, label=label, id=id, source=source)
 
 
 def format_of(path: Path | None) -> str:
@@ -228,12 +224,10 @@ def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iter
             texts = tuple(text for text, _ in question.answers)
             source = f'{path}: question {question.id}'
             label = None if question.unknown else [*texts, ''][0]
-            yield checked_unicode(
-                Instance(question.text, question.context, label, texts, id=question.id, source=source)
-            )
+            yield Instance(question.text, question.context, label, texts, id=question.id, source=source)
     elif format == 'conll' or labelled and head.kind == 'token_classification':
         for sentence in read_sentences(path, labelled=labelled):
-            yield checked_unicode(_of_sentence(sentence, f'{path}: line {sentence.line}'))
+            yield _of_sentence(sentence, f'{path}: line {sentence.line}')
     elif task is not None:
         yield from _of_task(path, task, labelled)
     else:

@@ -24,7 +24,7 @@ from ..tasks.tagging import Tagged, TagReader, split_words
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, check_long, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
-from .instances import Instance, check_texts, checked_unicode
+from .instances import Instance, check_texts
 
 Text = str | tuple[str, str] | Instance
 LOG = logging.getLogger(__name__)
@@ -155,11 +155,9 @@ def words_of(instance: Instance) -> list[tuple[str, int, int]]:
 
 def questions_of(instances: Sequence[Instance]) -> list[Question]:
     """Instances as questions; raises ValueError if one has no context."""
-    questions = []
-    for i, instance in enumerate(instances):
+    for instance in instances:
         check_texts(instance, Head('question_answering'))
-        questions.append(Question(str(i), instance.first, str(instance.second), ()))
-    return questions
+    return [Question(str(i), one.first, str(one.second), ()) for i, one in enumerate(instances)]
 
 
 def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> None:
@@ -546,5 +544,4 @@ def _instance(item: Text, number: int) -> Instance:
         raise TypeError(f'text number {number} is {item!r:.80} ({type(item).__name__}); {_WANTED}')
     if len(parts) not in (1, 2):
         raise ValueError(f'text number {number} has {len(parts)} parts: {item!r:.80}; {_WANTED}')
-    made = item if isinstance(item, Instance) else Instance(*parts, source=f'text number {number}')
-    return checked_unicode(made)
+    return item if isinstance(item, Instance) else Instance(*parts, source=f'text number {number}')
