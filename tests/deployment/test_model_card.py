@@ -29,7 +29,6 @@ from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.runs.progress import HeldOut, TaskScores
 from gluon_optbert.text.tokenizer import TokenizerSettings, vocabulary_of
 
-CARDS = Path(__file__).parent / 'cards'
 EVEN = network((2, 4, 4, 8), (2, 4, 4, 8), (2, 4, 4, 8))
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (1, 4, 2, 0), e=5)
 SST = Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label'))
@@ -124,7 +123,6 @@ FACTS = {
         ),
     ),
 }
-APPROVED = ('sentences', 'pairs', 'questions_optimum')
 
 
 def card_of(name):
@@ -132,9 +130,37 @@ def card_of(name):
     return model_card(deployment, **beside)
 
 
-@pytest.mark.parametrize('name', APPROVED)
-def test_a_card_reads_as_it_was_approved(name):
-    assert card_of(name) == (CARDS / f'{name}.txt').read_text(encoding='utf-8')
+def test_a_card_reads_as_it_was_approved():
+    assert card_of('sentences') == Path(__file__).with_name('approved_card.txt').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('name', FACTS)
+def test_headings_tables_lists_and_paragraphs_stand_apart(name):
+    body = card_of(name).split('---\n', 2)[2]
+    for block in re.sub(r'(?ms)^```.*?^```$', 'code', body).strip().split('\n\n'):
+        assert re.fullmatch(r'#+ .+|(\|.*\|\n?)+|( *- .+\n?)+|[\w`].*', block), block
+        assert block == block.rstrip() and (block[0] == '|' or not re.search(r'\S  ', block)), block
+
+
+SAID = {
+    'pairs': (
+        *('dev/pearson | 80.00', 'before the last pruning | share', 'import AutoModelForSequence'),
+        *("'A man is eating food.', 'Someone", '- Fine-tuned on STS-B.', '- Pruned again in 1 round:'),
+        *('before, pruned already: 20 parameters (100%), accuracy 90.00', '- The vocabulary', '- Exported.'),
+        *('It reads at most 16 tokens; longer text is an error',),
+    ),
+    'questions_optimum': (
+        *('It finds the answer', "file_name='model_quantized.onnx'", 'ORTModelForQuestionAnswering.from'),
+        *("'attention_mask'", 'Results of `model_quantized.onnx`, in int8', 'licence of the weights is not'),
+    ),
+    'sentence_transformers': ('- The vocabulary was trimmed', '- Pruned in 1 round:', '- Exported.'),
+}
+
+
+@pytest.mark.parametrize('name', SAID)
+def test_a_card_says_how_a_network_is_used_and_was_made_in_order(name):
+    places = [card_of(name).find(part) for part in SAID[name]]
+    assert places == sorted(places) and places[0] > 0
 
 
 def front_matter(card):
