@@ -307,10 +307,8 @@ def time_exports(
     inputs, blocks, feeds = inputs_of('encoder'), {}, {}
     for key, architecture in architectures.items():
         table = inference_table(architecture, 'encoder', PRETRAINING)
-        with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', 'Cannot decide type')  # of the inputs; they are float32
-            symbol = inference_symbol(architecture, 'encoder', PRETRAINING)
-            blocks[key] = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in inputs])
+        symbol = inference_symbol(architecture, 'encoder', PRETRAINING)
+        blocks[key] = mx.gluon.SymbolBlock(symbol, [F.var(name, dtype='float32') for name in inputs])
         for name, parameter in blocks[key].collect_params().items():
             parameter.shape = table[name].shape
             parameter.initialize(mx.init.Normal(0.02))
