@@ -244,9 +244,8 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
             raise ValueError(f'{source}: reading has {found}, and the network has {positions} positions')
     if head.embedding.dense:
         table = parameter_table(architecture, head).values()
-        shapes = {spec.name: spec.shape for spec in table if spec.part == 'dense'}
-        form = np.dtype(np.float32)
-        check_arrays(directory / DENSE, {name: (shape, form) for name, shape in shapes.items()})
+        forms = {spec.name: (spec.shape, np.dtype(np.float32)) for spec in table if spec.part == 'dense'}
+        check_arrays(directory / DENSE, forms)
         dense = read_arrays(directory / DENSE)
     length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
     return Deployment(

@@ -196,10 +196,7 @@ def _load_mxnet(directory: Path, deployment: Deployment, choice: ThreadChoice, *
 
 def is_installed(library: str) -> bool:
     """Whether a library can be imported; it is not imported."""
-    try:
-        return importlib.util.find_spec(library) is not None
-    except ValueError:  # it stands in sys.modules as something that is no module
-        return False
+    return importlib.util.find_spec(library) is not None
 
 
 def chosen_engine(directory: Path, engine: str | None = None) -> str:
