@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, normalizers, processors
+
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
-from ..text.tokenizer import SPECIAL, AddedToken, Vocabulary, settings_of, vocabulary_bytes
+from ..text.tokenizer import SPECIAL, Vocabulary, library_tokenizer, settings_of, vocabulary_bytes
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
 CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
@@ -114,55 +117,30 @@ def transformers_config(
     return {**config, **({OWN: own} if own else {})}
 
 
-def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """A ``tokenizer.json`` of the library `tokenizers`, whose ids are those of this package's tokenizer.
+def hub_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    """A tokenizer of the library `tokenizers`, whose ids are those of this package's, with [CLS] and [SEP].
 
     A text that spells a special token has that token there; here, it has it if the token is an added one.
     """
-    ids, settings = vocabulary.token_to_idx, settings_of(vocabulary)
-    marks = settings.model_dump(include={'clean_text', 'handle_chinese_chars', 'strip_accents', 'lowercase'})
-    normalizer = {'type': 'BertNormalizer', **marks}
-    if settings.lowercase and settings.final_sigma:  # `tokenizers` makes no final sigma
-        sigma = {'type': 'Replace', 'pattern': {'Regex': _FINAL_SIGMA}, 'content': 'ς'}
-        normalizer = {'type': 'Sequence', 'normalizers': [sigma, normalizer]}
-    added = {
-        token: AddedToken(content=token, normalized=False, special=True) for token in SPECIAL.values()
-    } | {token.content: token for token in settings.added_tokens}
-    whole = {token.content for token in added.values() if not token.piece}
-    cls, sep = ({'SpecialToken': {'id': token, 'type_id': 0}} for token in ('[CLS]', '[SEP]'))
-    first, second = ({'Sequence': {'id': name, 'type_id': i}} for i, name in enumerate('AB'))
-    end = {'SpecialToken': {'id': '[SEP]', 'type_id': 1}}
-    return {
-        'version': '1.0',
-        'truncation': None,
-        'padding': None,
-        'added_tokens': [
-            {'id': ids[token], **added[token].model_dump(exclude={'piece'})}
-            for token in sorted(added, key=ids.__getitem__)
-        ],
-        'normalizer': normalizer,
-        'pre_tokenizer': {'type': 'BertPreTokenizer'},
-        'post_processor': {
-            'type': 'TemplateProcessing',
-            'single': [cls, first, sep],
-            'pair': [cls, first, sep, second, end],
-            'special_tokens': {
-                token: {'id': token, 'ids': [ids[token]], 'tokens': [token]} for token in ('[CLS]', '[SEP]')
-            },
-        },
-        'decoder': {'type': 'WordPiece', 'prefix': '##', 'cleanup': True},
-        'model': {
-            'type': 'WordPiece',
-            'unk_token': '[UNK]',
-            'continuing_subword_prefix': '##',
-            'max_input_chars_per_word': settings.max_input_chars_per_word,
-            'vocab': {token: number for token, number in ids.items() if token not in whole},
-        },
-    }
+    settings = settings_of(vocabulary)
+    tokenizer = library_tokenizer(vocabulary, settings)
+    if settings.lowercase and settings.final_sigma:
+        sigma = normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), 'ς')
+        tokenizer.normalizer = normalizers.Sequence([sigma, tokenizer.normalizer])
+    known = {token.content for token in settings.added_tokens}
+    added = [token for token in SPECIAL.values() if token not in known]
+    tokenizer.add_special_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single='[CLS] $A [SEP]',
+        pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+        special_tokens=[(token, vocabulary[token]) for token in ('[CLS]', '[SEP]')],
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
 
 
 def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
-    """What Transformers is told of a tokenizer beside `tokenizer_json`."""
+    """What Transformers is told of a tokenizer beside `hub_tokenizer`."""
     settings = settings_of(vocabulary)
     return {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
@@ -189,7 +167,7 @@ def write_hub_files(directory: Path, config: Mapping[str, Any], saved: Any) -> N
     vocabulary, max_length = saved.vocabulary, saved.architecture.max_length
     files = {
         'config.json': {**config, 'pad_token_id': vocabulary['[PAD]']},
-        'tokenizer.json': tokenizer_json(vocabulary),
+        'tokenizer.json': json.loads(hub_tokenizer(vocabulary).to_str()),
         'tokenizer_config.json': tokenizer_config(vocabulary, max_length),
         'special_tokens_map.json': SPECIAL,
     }

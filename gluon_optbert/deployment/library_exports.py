@@ -5,7 +5,6 @@ code beside them; Optimum and sentence-transformers get ONNX files, and Optimum 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,9 +36,9 @@ from .hub import (
     AUTO,
     CODE,
     bert_config,
+    hub_tokenizer,
     is_plain,
     tokenizer_config,
-    tokenizer_json,
     transformers_config,
     write_hub_files,
     write_json,
@@ -129,7 +128,6 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
     The network is what Transformers loads from a directory that `export_transformers` writes; its parameters
     and errors are as there.
     """
-    import tokenizers
     import torch
     import transformers
 
@@ -153,8 +151,7 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
         raise NotEqual(f'{name}: Transformers has other tensors: {", ".join([*sorted(left), *unknown])}')
     told = tokenizer_config(saved.vocabulary, saved.architecture.max_length)
     told.pop('tokenizer_class')
-    words = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(saved.vocabulary)))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, **told)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=hub_tokenizer(saved.vocabulary), **told)
     return network.eval(), tokenizer
 
 

@@ -426,8 +426,13 @@ def make_aligner(vocab: Vocabulary) -> Callable[[str], tuple[list[int], list[int
     return align
 
 
+def library_tokenizer(vocab: Vocabulary, settings: TokenizerSettings) -> tokenizers.Tokenizer:
+    """The tokenizer of `tokenizers` with a vocabulary. It makes no final sigma."""
+    return _pipeline(settings, _word_pieces(vocab))
+
+
 def _encoder(vocab: Vocabulary, settings: TokenizerSettings) -> Callable[[str], tokenizers.Encoding]:
-    tokenizer = _pipeline(settings, _word_pieces(vocab))
+    tokenizer = library_tokenizer(vocab, settings)
     return lambda text: tokenizer.encode(_readable(text, settings), add_special_tokens=False)
 
 

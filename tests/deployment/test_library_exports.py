@@ -20,7 +20,7 @@ from gluon_optbert.deployment import library_exports
 from gluon_optbert.deployment.description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS, onnx_outputs
 from gluon_optbert.deployment.engines import onnx_feed
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual, export
-from gluon_optbert.deployment.hub import is_plain, tokenizer_json
+from gluon_optbert.deployment.hub import hub_tokenizer, is_plain
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.onnx_export import run_onnx
@@ -50,7 +50,7 @@ def config_of(directory):
 @pytest.mark.parametrize('cased', [False, True])
 def test_the_tokenizer_gives_the_ids_of_this_package(cased):
     tokens = TOKENS + ['##' + letter for letter in 'abcdefghijklmnopqrstuvwxyz'] + ['中', 'F', 'É'] * cased
-    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(vocabulary_of(tokens))))
+    tokenizer = Tokenizer.from_str(hub_tokenizer(vocabulary_of(tokens)).to_str())
     tokenize = make_tokenizer(vocabulary_of(tokens), cased=cased)
     for sentence in SENTENCES:
         cls, *ids, sep = tokenizer.encode(sentence).ids
@@ -63,7 +63,7 @@ def test_the_tokenizer_gives_the_ids_of_this_package(cased):
 def test_capitals_are_taken_away_as_in_this_package(text):
     letters = "ασςοδabe.:'-’,中"
     tokens = [*SPECIAL_TOKENS, *letters, *('##' + letter for letter in letters)]
-    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(vocabulary_of(tokens))))
+    tokenizer = hub_tokenizer(vocabulary_of(tokens))
     assert tokenizer.encode(text).ids[1:-1] == make_tokenizer(vocabulary_of(tokens), cased=False)(text)
 
 
