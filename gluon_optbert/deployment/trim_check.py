@@ -13,7 +13,7 @@ import numpy as np
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.files import sha256
-from ..tasks.features import Features, batch_of, pair
+from ..tasks.features import make_reader, sorted_batches
 from ..tasks.texts import read_texts, read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, make_tokenizer
@@ -76,18 +76,15 @@ def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
     except FileNotFoundError as error:
         raise FileNotFoundError(f'{error}; give text as --text') from error
     staying = _staying(files, before.vocabulary, after.vocabulary)
-    sequences = list(itertools.islice(staying, recipe.batches * recipe.batch_size))
-    if not sequences:
+    sentences = list(itertools.islice(staying, recipe.batches * recipe.batch_size))
+    if not sentences:
         listed = ', '.join(map(str, text))
         raise ValueError(f'{listed}: no sentence whose tokens all stayed; give others as --text')
-    blocks, feeds = [], []
-    for saved in (before, after):
-        blocks.append(network_of(saved, whole_kind(saved.head)))
-        feeds.append(_feeds(saved, sequences, recipe.batch_size))
-    kept = np.array([before.vocabulary.token_to_idx[token] for token in after.vocabulary.idx_to_token])
-    computes = whole_kind(before.head), before.head
-    more = {'other_feeds': feeds[1], 'kept': {'masked_scores': kept}}
-    worst = output_differences(*blocks, feeds[0], *computes, **more)
+    kind = whole_kind(before.head)
+    networks = [network_of(saved, kind) for saved in (before, after)]
+    feeds, other_feeds = (_feeds(saved, sentences, recipe.batch_size) for saved in (before, after))
+    kept = {'masked_scores': np.array(before.vocabulary[after.vocabulary.idx_to_token])}
+    worst = output_differences(*networks, feeds, kind, before.head, other_feeds=other_feeds, kept=kept)
     if not all(value <= TOLERANCE for value in worst.values()):
         listed = ', '.join(f'{name} {value:.1e}' for name, value in worst.items())
         raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest value: {listed}')
@@ -96,29 +93,25 @@ def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
         with counting('reading text', len(files), unit='file') as count:
             words = read_words(files, before.vocabulary, done=count)
         splits = compare_splits(words, before.vocabulary, after.vocabulary)
-    return TrimCheck(worst, len(sequences), splits, after.vocabulary.as_is)
+    return TrimCheck(worst, len(sentences), splits, after.vocabulary.as_is)
 
 
-def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[list[str]]:
-    """The tokens of the texts that both vocabularies split alike."""
+def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[str]:
+    """The texts that both vocabularies split alike."""
     split_before, split_after = make_tokenizer(before), make_tokenizer(after)
     for path in files:
         for text in read_texts(path):
             tokens = before.to_tokens(split_before(text))
             if tokens and tokens == after.to_tokens(split_after(text)):
-                yield tokens
+                yield text
 
 
-def _feeds(saved: SavedModel, sequences: Sequence[list[str]], batch_size: int) -> list[dict[str, Any]]:
-    """The inputs of a network for some tokens, with [CLS] and [SEP]."""
-    vocabulary, length = saved.vocabulary, min(_LONGEST, saved.architecture.max_length)
-    ends = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
-    features = Features.of(
-        pair(vocabulary.to_indices(tokens), None, **ends, max_length=length) for tokens in sequences
-    )
+def _feeds(saved: SavedModel, texts: Sequence[str], batch_size: int) -> list[dict[str, Any]]:
+    """The inputs of a network for some texts, the shortest first."""
+    length = min(_LONGEST, saved.architecture.max_length)
+    features = make_reader(saved.vocabulary, max_length=length)([[text] for text in texts])
     feeds = []
-    for first in range(0, len(features), batch_size):
-        batch = batch_of(features, np.arange(first, min(first + batch_size, len(features))))
+    for batch in sorted_batches(features, batch_size):
         positions = np.arange(_MASKED) % batch.valid_length[:, np.newaxis]
         feeds.append({**vars(batch), 'masked_positions': positions})
     return feeds
