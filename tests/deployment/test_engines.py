@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import run_without
 from helpers.exported import HEADS, UNEVEN, vouched
 from helpers.tiny import environment, run, saved_model, seal
 
@@ -180,24 +181,19 @@ def test_an_engine_has_the_threads_that_are_asked_for(exports):
     assert done.stdout.split() == ['3', '3', environment().get('OMP_NUM_THREADS', 'None')]
 
 
-BLOCKED = """
-import sys
-for name in ('mxnet', 'gluonnlp', 'horovod', 'onnx', 'scipy', 'sklearn'):
-    sys.modules[name] = None
-import gluon_optbert as opt
-from gluon_optbert.commands import predict as main
-assert main([sys.argv[1], '--input', sys.argv[3], '--threads', '1']) == 0
-assert main([sys.argv[2], '--input', sys.argv[3], '--embed', sys.argv[4]]) == 0
-assert opt.Predictor(sys.argv[2]).encode(['a b']).shape == (1, 8)
-assert all(sys.modules[name] is None for name in ('mxnet', 'gluonnlp', 'horovod'))
-"""
-
-
 def test_predicting_with_an_onnx_file_imports_no_mxnet(exports, tmp_path):
     pytest.importorskip('onnxruntime')
     (tmp_path / 'texts').write_text('a b c\nd e\n')
-    places = (exports / 'classification', exports / 'encoder', tmp_path / 'texts')
-    done = run('-W', 'ignore', '-c', BLOCKED, *places, tmp_path / 'embeddings.npy')
+    paths = exports / 'classification', exports / 'encoder', tmp_path / 'texts', tmp_path / 'embeddings.npy'
+    done = run_without(
+        ('mxnet', 'gluonnlp', 'horovod', 'onnx', 'scipy', 'sklearn'),
+        'import gluon_optbert as opt',
+        'from gluon_optbert.commands import predict as main',
+        f'classifier, encoder, texts, output = {list(map(str, paths))}',
+        'assert main([classifier, "--input", texts, "--threads", "1"]) == 0',
+        'assert main([encoder, "--input", texts, "--embed", output]) == 0',
+        'assert opt.Predictor(encoder).encode(["a b"]).shape == (1, 8)',
+    )
     assert done.returncode == 0, done.stderr
     labels = [json.loads(line)['label'] for line in done.stdout.splitlines()[:2]]
     wanted = Predictor(exports / 'classification', engine='mxnet').predict(['a b c', 'd e'])
