@@ -14,9 +14,10 @@ from helpers.exported import CASES as HEADS_OF
 from helpers.tiny import ROOT
 
 from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.description import TRANSFORMERS_INPUTS, inputs_of
+from gluon_optbert.deployment.engines import onnx_feed
 from gluon_optbert.deployment.export import network_of
 from gluon_optbert.deployment.library_exports import export_transformers
-from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.running import random_feed, run
 
 PEERS = [path for path in os.environ.get('PEER_TRANSFORMERS', '').split(os.pathsep) if path]
@@ -55,14 +56,8 @@ def exported(place, architecture, head, kind):
     feed = random_feed(architecture, batch=BATCH, length=LENGTH, seed=3)
     feed['masked_positions'] = np.tile(np.arange(LENGTH), (BATCH, 1))
     mask = np.arange(LENGTH) < feed['valid_length'][:, np.newaxis]
-    np.savez(
-        place / 'feed.npz',
-        input_ids=feed['input_ids'],
-        token_type_ids=feed['token_types'],
-        attention_mask=mask,
-    )
-    whole, built = kind == 'pretraining', network_of(saved, kind)
-    outputs = run(built, feed, list(INPUTS)[: 4 if whole else 3])
+    np.savez(place / 'feed.npz', **onnx_feed(feed, TRANSFORMERS_INPUTS))
+    outputs = run(network_of(saved, kind), feed, inputs_of(kind))
     return outputs if head.pooled else [outputs[0][..., 0], outputs[0][..., 1]], mask
 
 
