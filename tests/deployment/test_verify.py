@@ -25,8 +25,8 @@ def finished(pruned_run):
     return pruned_run[0]
 
 
-def recipe_of(output, **more) -> VerifyRecipe:
-    return VerifyRecipe(**{**dict(run=output, shards=None, batches=1, batch_size=4), **more})
+def recipe_of(output):
+    return VerifyRecipe(run=output, batches=1, batch_size=4)
 
 
 def test_every_round_and_every_width_is_within_the_tolerance(finished):
