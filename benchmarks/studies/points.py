@@ -23,12 +23,12 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from gluon_optbert.finetuning.result import FORMAT as SCORE
 from gluon_optbert.reporting.curves import draw_curves, read_metrics, segments_of
 from gluon_optbert.reporting.figures import STYLE, drawn
 from gluon_optbert.reporting.networks import weights_checksum
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.progress import RESULT_FORMAT
 from gluon_optbert.runs.recipe import load_yaml
 
 FORMAT = 'gluon_optbert study'
@@ -132,7 +132,7 @@ def network_of(path: Path) -> dict[str, Any]:
 def score_of(path: Path) -> dict[str, Any]:
     """A result of fine-tuning, or that of its directory, without widths; ValueError if it is none."""
     values = read_if_there(path / 'result.json' if path.is_dir() else path)
-    if not isinstance(values, dict) or values.get('format') != SCORE:
+    if not isinstance(values, dict) or values.get('format') != RESULT_FORMAT:
         raise ValueError(f'{path}: not a result of fine-tuning')
     return {
         name: value for name, value in values.items() if name not in ('format', 'version', 'architecture')

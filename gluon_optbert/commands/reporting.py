@@ -13,7 +13,6 @@ from pydantic import PositiveInt
 from ..architecture.architecture import Architecture
 from ..deployment.description import SYMBOL
 from ..deployment.mxnet_network import time_exports
-from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE
 from ..reporting.networks import (
     LENGTH,
@@ -34,7 +33,7 @@ from ..runs.command_line import command, parse
 from ..runs.display import doing, number_of, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
-from ..runs.progress import RESULT
+from ..runs.progress import RESULT, RESULT_FORMAT
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line, what_it_is
 
@@ -118,7 +117,7 @@ def page_of(recipe: ReportRecipe) -> str:
     labels = labels_of(recipe.runs)
     with matplotlib.rc_context(STYLE):
         chapters = [
-            chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
+            chapter(path, label, readers=[TABLE])
             for path, label in tracked(list(zip(recipe.runs, labels)), 'drawing', len(labels), unit='run')
         ]
         with doing('comparing networks'):

@@ -12,11 +12,9 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.rounds import Round, read_rounds
 from ..runs.files import parse_json, read_small, sha256
 from ..runs.machine import ORIGIN
-from ..runs.progress import RESULT, HeldOut, Progress, TaskScores
+from ..runs.progress import RESULT, RESULT_FORMAT, HeldOut, Progress, TaskScores
 from ..runs.recipe import load_yaml
 from ..text.trimming import TRIM
-
-_FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +156,7 @@ def _finetuning_of(head: Head, progress: Progress) -> Finetuning | None:
 def _result_of(directory: Path, progress: Progress) -> dict[str, Any]:
     """The result of the fine-tuning run that wrote a model directory; empty if there is none."""
     result = _mapping(_read(directory.parent / RESULT))
-    runs = result.get('runs') if result.get('format') == _FINETUNING else None
+    runs = result.get('runs') if result.get('format') == RESULT_FORMAT else None
     own = progress.more.get('seed'), progress.more.get('scores')
     for run in runs if isinstance(runs, list) else []:
         if isinstance(run, dict) and (run.get('seed'), run.get('scores')) == own:

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from ..runs.files import checked, parse_json
-from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, Record, score_text
+from ..runs.progress import MARK, NOTE, OPTIMISTIC, RESULT_FORMAT, Epoch, Record, score_text
 from ..tasks.metrics import CORRELATIONS
 
-FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
+VERSION = 1
 UNIT = 'percent'
 
 
@@ -145,7 +145,7 @@ class FineTuningResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:
         """The inverse of `to_dict`; ValueError, naming the source, if it is none of these results."""
-        if not isinstance(values, dict) or values.get('format') != FORMAT:
+        if not isinstance(values, dict) or values.get('format') != RESULT_FORMAT:
             raise ValueError(f'{source}: not a result of fine-tuning')
         rates = values.get('learning_rates') or {}
         named = {name: values[name] for name in (*_PLAIN, 'runs', 'majority') if name in values}
@@ -169,7 +169,7 @@ class FineTuningResult:
             'tried': [one.to_dict() for one in self.tried],
         }
         return {
-            'format': FORMAT,
+            'format': RESULT_FORMAT,
             'version': VERSION,
             'task': self.task,
             'metric': self.metric,

@@ -19,7 +19,7 @@ from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.rounds import GateRecord, Round
 from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_warnings, processors
-from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, Measured, exceeds, score_text
+from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, RESULT_FORMAT, Measured, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
 from .curves import draw_curves, read_metrics, segments_of, speed
@@ -62,21 +62,17 @@ class Reader(NamedTuple):
     """A kind of directory that another room reads."""
 
     file: str  # the directory may be of this kind if it has this file
-    read: Callable[[Path], list[Section]]  # none if the file is somebody else's
+    read: Callable[[Path], list[Section]]
     known: tuple[str, ...]  # files that these sections show, so that they are not shown again
 
 
-def chapter(
-    path: Path, label: str, *, readers: Sequence[Reader] = (), finetuning: str | None = None
-) -> Chapter:
+def chapter(path: Path, label: str, *, readers: Sequence[Reader] = ()) -> Chapter:
     """All that a directory or a file of results tells, with the label as its title.
 
     Parameters
     ----------
     readers : sequence of Reader
         Of the directories that other rooms know.
-    finetuning : str, optional
-        The ``format`` that a result of fine-tuning names.
 
     Raises
     ------
@@ -86,7 +82,7 @@ def chapter(
     result = path / RESULT if path.is_dir() else path
     if result.is_file() and result.suffix == '.json':
         data = read_json(result)
-        if finetuning is not None and isinstance(data, dict) and data.get('format') == finetuning:
+        if isinstance(data, dict) and data.get('format') == RESULT_FORMAT:
             return Chapter(label, tuple(_of_finetuning(data, result)))
         if result is path:
             return Chapter(label, tuple(_of_results(data)))
@@ -121,9 +117,8 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> list[Sec
     if path.suffix == UNFINISHED:
         sections += _of_begun_finetuning(path, label)
     for reader in readers:
-        read = reader.read(path) if (path / reader.file).is_file() else []
-        if read:
-            sections += read
+        if (path / reader.file).is_file():
+            sections += reader.read(path)
             known += (reader.file, *reader.known)
     sections += _of_files(path, known)
     recipe = path / 'recipe.yaml'
@@ -308,10 +303,7 @@ def _sizes(row: Round, run: Run) -> list[Any]:
 
 def _score(measured: Measured | None) -> str | None:
     """A score with its standard error, where that is known."""
-    if measured is None:
-        return None
-    error = measured.standard_error
-    return f'{measured.value:.2f}' + ('' if error is None else f' ± {error:.2f}')
+    return None if measured is None else score_text(measured.value, measured.standard_error, digits=2)
 
 
 def _lost(row: Round, run: Run) -> str | None:

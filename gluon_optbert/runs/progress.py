@@ -59,7 +59,7 @@ def score_text(
 
 
 GATES = 'gates.json'  # of a round
-RESULT = 'result.json'  # of a fine-tuning run
+RESULT, RESULT_FORMAT = 'result.json', 'gluon_optbert fine-tuning'  # of a fine-tuning run
 CLEAR = 2  # standard errors of a difference or a correlation: chance stays within so many in 95 of 100 cases
 CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed, above the other open
 
