@@ -298,8 +298,10 @@ def draw_gates(records: Sequence[GateRecord]) -> Figure:
     figure = Figure(figsize=(NARROW, 8.2))
     grid = figure.subplots(len(panels), 1, sharex=True)
     for axes, (title, value) in zip(grid, panels.items()):
-        for place, letter in enumerate(LETTERS):
-            _draw_width(axes, records, letter, value, place, hollow=axes is grid[-1])
+        for letter in LETTERS:
+            measured = [(one, value(one, letter)) for one in records if letter in one.units]
+            if measured:
+                _draw_width(axes, letter, measured, hollow=axes is grid[-1])
         axes.set_ylabel(title)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     for axes in grid[:2]:
@@ -315,22 +317,12 @@ def draw_gates(records: Sequence[GateRecord]) -> Figure:
 
 
 def _draw_width(
-    axes: Axes,
-    records: Sequence[GateRecord],
-    letter: str,
-    value: Callable[[GateRecord, str], float | None],
-    place: int,
-    *,
-    hollow: bool,
+    axes: Axes, letter: str, measured: Sequence[tuple[GateRecord, float | None]], *, hollow: bool
 ) -> None:
     """The line of one width, moved a little sideways so that equal marks stay visible."""
-    known = [record for record in records if letter in record.units]
-    if not known:
-        return
-    style = {'color': OKABE_ITO[place], 'marker': MARKERS[place], 'markersize': 6}
-    shift = 0.05 * (place - (len(LETTERS) - 1) / 2)
-    points = [(record.round + shift, value(record, letter), record) for record in known]
-    points = [point for point in points if point[1] is not None]
+    place = LETTERS.index(letter)
+    style, shift = {**look(place), 'markersize': 6}, 0.05 * (place - (len(LETTERS) - 1) / 2)
+    points = [(one.round + shift, height, one) for one, height in measured if height is not None]
     numbers, heights = [point[0] for point in points], [point[1] for point in points]
     axes.plot(numbers, heights, linewidth=1.2, label=NAMES[letter], **style)
     doubtful = [(number, height) for number, height, one in points if hollow and letter in one.noise()]
