@@ -22,7 +22,7 @@ from ..network.saved_model import SavedModel
 from ..pruning.objectives import PretrainingObjective
 from ..pruning.penalty import PENALTIES
 from ..pruning.recipe import PruneRecipe
-from ..runs.display import markdown_table
+from ..runs.display import duration, markdown_table
 from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
 from ..training.distributed import Workers
@@ -221,6 +221,10 @@ def estimate(plan: Plan, times: Times) -> list[Piece]:
 
 def readable(plan: Plan, times: Times) -> str:
     """The estimate by row, or by size and seed of a study, as a Markdown table; with what is out of reach."""
+
+    def said(seconds: float) -> str:
+        return duration(seconds) if seconds else '–'
+
     pieces = estimate(plan, times)
     left = [one for one in pieces if not plan.done(one.network)]
     groups: dict[tuple[str, ...], list[Piece]] = {}
@@ -236,7 +240,7 @@ def readable(plan: Plan, times: Times) -> str:
         if plan.file:
             key = (*key, str(len(group)))
             seconds.append(max(one.seconds for one in group))
-        rows.append([*key, *map(short_time, seconds)])
+        rows.append([*key, *map(said, seconds)])
     if plan.file:
         head = ['size', 'seed', 'networks', 'made in', *plan.tasks, 'in all', 'longest piece']
         lines = []
@@ -262,13 +266,5 @@ def readable(plan: Plan, times: Times) -> str:
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
     lines += ['an interrupted run counts as whole']
     lines += [f'{len(pieces) - len(left)} networks are done, {len(left)} are left']
-    lines += [f'in all {short_time(sum(one.seconds for one in pieces))}']
+    lines += [f'in all {said(sum(one.seconds for one in pieces))}']
     return '\n'.join(lines)
-
-
-def short_time(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
-    for unit, size in (('d', 86400), ('h', 3600), ('min', 60)):
-        if seconds >= 2 * size:
-            return f'{seconds / size:.1f} {unit}'
-    return f'{seconds:.0f} s' if seconds else '–'
