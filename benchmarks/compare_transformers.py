@@ -13,10 +13,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mxnet as mx
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from workers import SCRIPTS, Worker
 
 from gluon_optbert.importing.convert import convert
@@ -51,18 +52,10 @@ class CompareRecipe(Recipe):
     source: Path = option('Hugging Face directory')
     peer: Path = option('Python interpreter of an environment with torch and transformers')
     sentences: Path = option('text to compare on, one sentence a line')
-    count: int = option('sentences to take, the first ones that are not blank', 32)
-    length: int = option('tokens that a longer sentence is cut to', 128)
+    count: PositiveInt = option('sentences to take, the first ones that are not blank', 32)
+    length: Annotated[int, Field(ge=3)] = option('tokens that a longer sentence is cut to', 128)
     cased: bool | None = option('keep capitals and accents; as the vocabulary is, if not given', None)
-    tolerance: float = option('largest difference allowed', 1e-4)
-
-    def problems(self) -> list[str]:
-        """What is out of range."""
-        return [
-            f'{name} must be at least {least}, found {getattr(self, name)}'
-            for name, least in (('count', 1), ('length', 3), ('tolerance', 0))
-            if getattr(self, name) < least
-        ]
+    tolerance: NonNegativeFloat = option('largest difference allowed', 1e-4)
 
 
 def encode(sentences: Sequence[str], saved: SavedModel, recipe: CompareRecipe) -> Arrays:
