@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from workers import SCRIPTS, Worker
 
+from gluon_optbert.deployment.hub import CLASSES
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import OptBERTModel, build, load
@@ -37,12 +38,6 @@ EXAMPLE = (
 )
 SCORED = 8  # tokens of a sentence whose MLM scores are compared, as in the peer
 PEER = SCRIPTS / 'transformers_outputs.py'
-NETWORKS = {
-    'pretraining': 'BertForPreTraining',
-    'question_answering': 'BertForQuestionAnswering',
-    'classification': 'BertForSequenceClassification',
-    'regression': 'BertForSequenceClassification',
-}
 Arrays = dict[str, np.ndarray]
 
 
@@ -124,7 +119,7 @@ def peer_activations(
     with tempfile.TemporaryDirectory() as directory:
         inputs, outputs = Path(directory, 'inputs.npz'), Path(directory, 'outputs.npz')
         np.savez(inputs, sentences=np.array(sentences), **feed)
-        words = [recipe.peer, PEER, recipe.source, NETWORKS[saved.head.kind], inputs, outputs]
+        words = [recipe.peer, PEER, recipe.source, f'Bert{CLASSES[saved.head.kind]}', inputs, outputs]
         peer = Worker(str(recipe.peer), words, threads=None, settings={'HF_HUB_OFFLINE': '1'})
         peer.close()
         with np.load(outputs, allow_pickle=False) as arrays:

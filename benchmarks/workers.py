@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.deployment.hub import bert_config, is_plain
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.machine import SETTINGS
 
@@ -134,35 +136,17 @@ def peer_python(peers: Path, environment: str | None) -> Path:
 
 def uniform_config(architecture: Architecture) -> tuple[dict[str, Any], dict[str, Any]]:
     """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot."""
-    layers = set(architecture.layers)
-    dims = next(iter(layers), None)
-    if (
-        len(layers) != 1
-        or architecture.e is not None
-        or dims.k != dims.v
-        or dims.a * dims.k != architecture.h
-        or not dims.f
-    ):
+    if not is_plain(architecture):
         raise ValueError(
             'torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino'
         )
-    theirs = {
-        'vocab_size': architecture.vocab_size,
-        'hidden_size': architecture.h,
-        'num_hidden_layers': len(architecture.layers),
-        'num_attention_heads': dims.a,
-        'intermediate_size': dims.f,
-        'max_position_embeddings': architecture.max_length,
-        'layer_norm_eps': architecture.layer_norm_eps,
-        'type_vocab_size': architecture.token_types,
-    }
     gluon = {
         'num_layers': len(architecture.layers),
         'units': architecture.h,
-        'hidden_size': dims.f,
-        'num_heads': dims.a,
+        'hidden_size': architecture.layers[0].f,
+        'num_heads': architecture.layers[0].a,
         'max_length': architecture.max_length,
         'layer_norm_eps': architecture.layer_norm_eps,
         'dropout': 0.0,
     }
-    return theirs, gluon
+    return bert_config(architecture, PRETRAINING, 'pretraining'), gluon
