@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.progress import MARK, NOTE, score_text
+from gluon_optbert.runs.progress import MARK, NOTE, score_text, spread
 
 SIDES = {'here': 'this package', 'peer': 'Transformers'}
 LAST = {'scores': 'difference', 'seconds': 'ratio'}  # how the sides of a kind are compared
@@ -22,10 +20,6 @@ def _paired(runs: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Mapping[st
     for run in runs:
         by_seed.setdefault(run['seed'], {})[run['side']] = run
     return {seed: sides for seed, sides in sorted(by_seed.items()) if len(sides) == len(SIDES)}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return {'mean': float(np.mean(values)), 'std': float(np.std(values, ddof=1)) if len(values) > 1 else None}
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -43,7 +37,8 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {}
 
     def compared(kind: str, name: str) -> dict[str, Any]:
-        return {side: _spread([sides[side][kind][name] for sides in paired.values()]) for side in SIDES}
+        found = {side: spread([sides[side][kind][name] for sides in paired.values()]) for side in SIDES}
+        return {side: dict(zip(('mean', 'std'), own)) for side, own in found.items()}
 
     first = next(iter(paired.values()))['here']
     scores, seconds = ({name: compared(kind, name) for name in first[kind]} for kind in ('scores', 'seconds'))
@@ -69,14 +64,15 @@ def rows_of(result: Mapping[str, Any], kind: str) -> tuple[list[str], list[tuple
     rows: list[tuple[Any, ...]] = []
     for name, over_all in result['summary'][kind].items():
         least = majority.get(name)
-        for seed, sides in _paired(result['runs']).items():
-            here, peer = (sides[side][kind][name] for side in SIDES)
-            texts = (score_text(value, majority=least, digits=digits) for value in (here, peer))
+        by_seed = {
+            seed: {side: {'mean': run[kind][name]} for side, run in sides.items()}
+            for seed, sides in _paired(result['runs']).items()
+        }
+        for seed, sides in {**by_seed, 'mean': over_all}.items():
+            texts = (score_text(**sides[side], majority=least, digits=digits) for side in SIDES)
+            here, peer = (sides[side]['mean'] for side in SIDES)
             compared = f'{here - peer:+.2f}' if last == 'difference' else f'{here / peer:.3f}'
             rows.append((name, seed, *texts, compared))
-        texts = (score_text(**over_all[side], majority=least, digits=digits) for side in SIDES)
-        compared = f'{over_all[last]:+.2f}' if last == 'difference' else f'{over_all[last]:.3f}'
-        rows.append((name, 'mean', *texts, compared))
         if least is not None:
             rows.append((name, 'majority class', *[score_text(least, digits=digits)] * len(SIDES), ''))
     return [kind, 'seed', SIDES['here'], SIDES['peer'], last], rows

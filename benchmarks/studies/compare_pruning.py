@@ -22,7 +22,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import check_alike, gather, parser_of, paths_of, read_points, spread, write_picture
+from points import check_alike, gather, parser_of, paths_of, read_points, write_picture
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
@@ -31,7 +31,7 @@ from gluon_optbert.reporting.networks import score_name
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
-from gluon_optbert.runs.progress import score_text
+from gluon_optbert.runs.progress import score_text, spread
 
 LOSS, FLOPS, PAIRS = 'MLM loss, nats', 'FLOPs, %', 'pair similarity'
 CUT, END = 'error after the cut', 'error at the end'

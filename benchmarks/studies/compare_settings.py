@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_if_there, read_points, score_of, spread, write_points
+from points import parser_of, read_if_there, read_points, score_of, write_points
 
-from gluon_optbert.reporting.networks import Score
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
-from gluon_optbert.runs.progress import MARK, NOTE, score_text
+from gluon_optbert.runs.progress import MARK, NOTE, paired_error, score_text, spread
 
 RUN_GLUE = Path(__file__).resolve().parents[2] / 'finetune' / 'run_glue.py'
 Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and seed
@@ -87,13 +86,10 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
             mean = score_text(*spread(list(by_seed.values())), majority=majority, digits=2)
         both = sorted(by_seed.keys() & first[2])
         gains = [by_seed[seed] - first[2][seed] for seed in both]
-        squares = [np.var(gains, ddof=1) / len(gains)] if len(gains) > 1 else []
-        marks = [tuple(own.get(seed) or '' for seed in both) for own in (right, first[3])]
-        if both and all(itertools.chain(*marks)):
-            of_instances = Score(0.0, right=marks[0]).difference_error(Score(0.0, right=marks[1]))
-            squares += [] if of_instances is None else [of_instances**2]
-        error = f' ± {sum(squares) ** 0.5:.2f}' if squares else ''
-        gain = f'{np.mean(gains):+.2f}{error}' if gains else '–'
+        marks = ([own.get(seed) or '' for seed in both] for own in (right, first[3]))
+        error = paired_error(gains, *marks)
+        gain = f'{np.mean(gains):+.2f}' if gains else '–'
+        gain += '' if error is None else f' ± {error:.2f}'
         each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
         minutes = f'{np.mean(seconds) / 60:.1f}' if seconds else '–'
         return [name, what, mean, gain, *each, minutes]

@@ -35,7 +35,6 @@ from points import (
     paths_of,
     read_if_there,
     read_points,
-    spread,
     write_picture,
     write_points,
 )
@@ -46,7 +45,7 @@ from gluon_optbert.reporting.networks import in_millions, read_run
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
-from gluon_optbert.runs.progress import score_text
+from gluon_optbert.runs.progress import score_text, spread
 
 METHODS = {
     'alpha': 'trained gates',

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
 from gluon_optbert.reporting.curves import draw_curves, read_metrics, segments_of
@@ -51,11 +50,6 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 def paths_of(text: str) -> list[Path]:
     """Paths with commas between them."""
     return [Path(path) for path in text.split(',') if path]
-
-
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean, and sample deviation of more than one value."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def write_picture(figure: Figure, path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from ..runs.files import checked, parse_json
-from ..runs.progress import MARK, NOTE, OPTIMISTIC, RESULT_FORMAT, Epoch, Record, score_text
+from ..runs.progress import MARK, NOTE, OPTIMISTIC, RESULT_FORMAT, Epoch, Record, score_text, spread
 from ..tasks.metrics import CORRELATIONS
 
 VERSION = 1
@@ -133,8 +133,7 @@ class FineTuningResult:
     @property
     def std(self) -> dict[str, float | None]:
         """The deviation of the sample of every score over the seeds; None for one seed."""
-        names, several = self.runs[0].scores, len(self.runs) > 1
-        return {name: float(np.std(self.scores(name), ddof=1)) if several else None for name in names}
+        return {name: spread(self.scores(name))[1] for name in self.runs[0].scores}
 
     @property
     def seconds(self) -> float:

@@ -19,7 +19,7 @@ from ..architecture.rounds import GateRecord, Round, read_gate_records, read_rou
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
-from ..runs.progress import HeldOut, TaskScores, difference_error, score_text
+from ..runs.progress import HeldOut, TaskScores, paired_error, score_text
 from ..runs.recipe import load_yaml
 
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
@@ -271,11 +271,7 @@ class Score:
         """The standard error of the difference of two accuracies, in percentage points, taken instance by
         instance as means over the seeds; None if what either has right is not known, or of other instances.
         """
-        same = len({len(marks) for marks in (*self.right, *other.right)}) == 1
-        if not self.right or not other.right or not same:
-            return None
-        marks = (np.array([[mark == '1' for mark in seed] for seed in one.right]) for one in (self, other))
-        return difference_error(*(seeds.mean(axis=0) for seeds in marks))
+        return paired_error((), self.right, other.right)
 
     def text(self) -> str:
         """For people."""

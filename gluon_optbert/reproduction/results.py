@@ -26,7 +26,7 @@ from ..reporting.page import Section, element, joined, note, picture, table
 from ..reporting.sections import Reader
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import NOTE, RESULT, exceeds, score_text
+from ..runs.progress import NOTE, RESULT, exceeds, score_text, spread
 from .rows import FORMAT, TABLE_PLAN, row_names, slug_of, task_names
 
 # a column's metric, as results call it; the first that a result has
@@ -72,12 +72,12 @@ class Entry:
     @property
     def mean(self) -> float | None:
         """Over the seeds."""
-        return float(np.mean(self.scores)) if self.scores else None
+        return spread(self.scores)[0] if self.scores else None
 
     @property
     def std(self) -> float | None:
         """Of the sample; None for less than two seeds."""
-        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
+        return spread(self.scores)[1] if self.scores else None
 
     def text(self) -> str:
         """For people, with one digit as the paper has it, and marked if it says nothing."""

@@ -26,7 +26,7 @@ from ..reporting.figures import plain as plain_text
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, RESULT
+from ..runs.progress import CLEAR, RESULT, paired_error
 from .results import NOT_RUN, Entry, Results, columns_of, render, result_row, score_name
 from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
@@ -92,11 +92,10 @@ class StudyResults:
         results = self.cells.get((key, task), {})
         return {seed: one.runs[0].scores[score_name(one, metric)] for seed, one in results.items()}
 
-    def _right(self, key: Key, task: str, seed: int) -> np.ndarray | None:
-        """Which instances of the first development set were answered right."""
+    def _right(self, key: Key, task: str, seed: int) -> str:
+        """Which instances of the first development set were answered right; empty if that is not known."""
         result = self.cells[key, task][seed]
-        right = (result.runs[0].right or {}).get(result.metric.split('/')[0])
-        return None if right is None else np.array([int(sign) for sign in right])
+        return (result.runs[0].right or {}).get(result.metric.split('/')[0], '')
 
     def entry(self, key: Key, task: str, metric: str) -> Entry:
         """The same as a cell of a table, over the seeds."""
@@ -131,14 +130,10 @@ class StudyResults:
             pairs = list(itertools.product(*seeds))
         if not pairs:
             return None
-        apart = np.array([scores[0][one] - scores[1][two] for one, two in pairs])
-        squares = [apart.var(ddof=1) / len(apart)] if len(apart) > 1 else []
-        right = [[self._right(key, task, seed) for key, seed in zip((better, other), pair)] for pair in pairs]
-        if metric == 'accuracy' and all(one is not None for pair in right for one in pair):
-            each = np.mean([np.subtract(*pair) for pair in right], axis=0)
-            squares.append(1e4 * each.var(ddof=1) / len(each))
-        error = float(np.sqrt(sum(squares))) if squares else None
-        return Difference(float(apart.mean()), error, len(pairs))
+        apart = [scores[0][one] - scores[1][two] for one, two in pairs]
+        of_rows = zip((better, other), zip(*pairs)) if metric == 'accuracy' else ()
+        right = ([self._right(key, task, seed) for seed in of_row] for key, of_row in of_rows)
+        return Difference(float(np.mean(apart)), paired_error(apart, *right), len(pairs))
 
 
 def read_study(output: Path) -> StudyResults:
