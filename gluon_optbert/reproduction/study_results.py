@@ -224,7 +224,7 @@ def summary(study: StudyResults) -> str:
     lines += [markdown_table(['row', 'size', 'parameters', *'hakvf'], body), '', '## Machines', '']
     machines = collections.Counter(
         f'{one.origin["machine"]["cpu"]}, {number_of(int(one.origin["machine"]["threads"]), "thread")}, '
-        f'commit {one.origin["commit"]:.10}'
+        f'commit {one.origin["commit"] or "unknown":.10}'
         for results in study.cells.values()
         for one in results.values()
     )

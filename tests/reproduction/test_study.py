@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 import yaml
 from helpers.pruned import Interrupted
+from helpers.written_runs import BASE
 
 from gluon_optbert.finetuning.recipes import finetune_glue
-from gluon_optbert.finetuning.result import FineTuningResult
+from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
 from gluon_optbert.reproduction.running import run
-from gluon_optbert.reproduction.study_results import Difference, read_study, table_of, write_study
+from gluon_optbert.reproduction.study_results import (
+    Difference,
+    StudyResults,
+    read_study,
+    summary,
+    table_of,
+    write_study,
+)
 from gluon_optbert.runs.files import locked
 from gluon_optbert.runs.recipe import RecipeError, fill
 
@@ -137,6 +145,16 @@ def test_a_difference_is_seen_from_two_standard_errors():
     verdicts = [Difference(mean, 1.0, 3).verdict for mean in (2.5, 1.5, -2.5)]
     assert verdicts == ['seen', 'undecided', 'the opposite']
     assert Difference(9.0, None, 1).verdict == 'undecided'
+
+
+def test_cells_of_a_package_without_a_repository_have_no_commit():
+    name, machine = 'dev/accuracy', {'cpu': 'one', 'threads': '2'}
+    run = SeedRun(1, (), 1, {name: 50.0}, 1.0)
+    origin = {'commit': None, 'machine': machine}
+    cell = FineTuningResult('SST-2', name, '0', 9, BASE.to_dict(), {'train': 8}, (run,), {}, origin)
+    plan = {'networks': [{'row': 'base', 'size': None, 'tasks': ['SST-2'], 'unreachable': None}]}
+    text = summary(StudyResults(plan, {(('base', None), 'SST-2'): {1: cell}}))
+    assert '- 1 cell: one, 2 threads, commit unknown' in text
 
 
 def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
