@@ -228,13 +228,7 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.nd
 
 
 def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, Any]:
-    """Fine-tune with Transformers; what `run_here` gives.
-
-    Raises
-    ------
-    RunFailed
-        With the last line that the peer said.
-    """
+    """Fine-tune with Transformers; what `run_here` gives. RunFailed with the last line that the peer said."""
     settings = {
         'seed': seed,
         'epochs': recipe.epochs,

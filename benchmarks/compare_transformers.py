@@ -109,13 +109,7 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
 def peer_activations(
     recipe: CompareRecipe, saved: SavedModel, feed: Arrays, sentences: Sequence[str]
 ) -> tuple[Arrays, dict[str, Any]]:
-    """The same of Transformers, and what it says of itself.
-
-    Raises
-    ------
-    RunFailed
-        With the last line that the peer said.
-    """
+    """The same of Transformers, and what it says of itself; RunFailed with the last line that it said."""
     with tempfile.TemporaryDirectory() as directory:
         inputs, outputs = Path(directory, 'inputs.npz'), Path(directory, 'outputs.npz')
         np.savez(inputs, sentences=np.array(sentences), **feed)

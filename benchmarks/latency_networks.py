@@ -45,26 +45,13 @@ ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16', 'predictor')
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Another library, which computes the network of the first directory.
+    """Another library, which computes the network of the first directory."""
 
-    Parameters
-    ----------
-    script : str
-        Of benchmarks/peers.
-    environment : str, optional
-        In the directory of the peers' environments; by default this one.
-    precision : str
-    quantized : str, optional
-        How quantize_onnx.py makes its file from model.onnx.
-    words : tuple of str
-        More words for the script.
-    """
-
-    script: str
-    environment: str | None = None
+    script: str  # of benchmarks/peers
+    environment: str | None = None  # in the directory of the peers' environments; else this one
     precision: str = 'float32'
-    quantized: str | None = None
-    words: tuple[str, ...] = ()
+    quantized: str | None = None  # how quantize_onnx.py makes its file from model.onnx
+    words: tuple[str, ...] = ()  # more for the script
 
 
 _SESSION, _COMPILED, _TORCH = 'onnxruntime_session.py', 'openvino_model.py', 'torch_bert.py'
@@ -98,16 +85,10 @@ def name_and_precision(name: str) -> tuple[str, str]:
 
 
 def random_export(name: str, output: Path, *, onnx: bool) -> Path:
-    """An export of an architecture given by name, with random weights that are the same every time.
+    """An export of an architecture with random weights that are the same every time; with `onnx` also the
+    ONNX files, of a precision that has them.
 
-    Parameters
-    ----------
-    name : str
-        What `resolve` takes, such as ``bert_base`` or a file; ``bert_base:int8`` for another precision than
-        float32.
-    output : Path
-    onnx : bool
-        Whether the ONNX files are written too, of a precision that has them.
+    The name is what `resolve` takes, ``bert_base`` or a file; ``bert_base:int8`` is not in float32.
     """
     name, precision = name_and_precision(name)
     if precision not in PRECISIONS:
@@ -129,14 +110,8 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
 
 
 class Timed(Worker):
-    """A process that computes the network of an export, by an engine or a peer.
-
-    Parameters
-    ----------
-    size_mb : float
-        Of its files on disk.
-    precision : str, optional
-        That of the export, unless given.
+    """A process that computes the network of an export, by an engine or a peer; in the precision of the
+    export, unless another is given. `size_mb` is that of its files on disk.
     """
 
     def __init__(
@@ -156,14 +131,7 @@ class Timed(Worker):
 
 
 class WorkerEngine(Engine):
-    """A process as an engine of `Predictor`.
-
-    Parameters
-    ----------
-    timed : Timed
-    place : Path
-        For files on the way.
-    """
+    """A process as an engine of `Predictor`; `place` is for files on the way."""
 
     def __init__(self, timed: Timed, place: Path):
         self.name, self.version, self.precision = timed.name, '', timed.precision
@@ -188,16 +156,8 @@ def score_of(timed: Timed, labelled: Sequence[Instance], place: Path) -> float:
 class Starter:
     """Starts the processes of a benchmark; `close` ends them.
 
-    Parameters
-    ----------
-    peers : Path
-        The directory of the peers' environments.
-    threads : int
-        Of each process.
-    place : Path
-        For files on the way.
-    calibration : Path, optional
-        Text for the peers' quantisation; random tokens without.
+    `peers` is the directory of the peers' environments, `place` is for files on the way, and `calibration`
+    has text for the peers' quantisation; without it random tokens are taken.
     """
 
     def __init__(self, peers: Path, threads: int, place: Path, calibration: Path | None = None):

@@ -30,12 +30,7 @@ class Measured(Recipe):
 
 
 def parsed(cls: type[R], argv: Sequence[str] | None, **about: str) -> R:
-    """The recipe of a command line, whose result does not exist yet.
-
-    Raises
-    ------
-    FileExistsError
-    """
+    """The recipe of a command line; FileExistsError if its result is there already."""
     recipe = parse(cls, argv, **about)
     if recipe.output:
         refuse_existing(recipe.output)
@@ -92,14 +87,7 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Values of every action, taken in turn, so that a machine whose speed drifts is fair to all.
 
-    Parameters
-    ----------
-    actions : mapping of str to function
-        Each gives some values of one turn.
-    repeats : int
-        Turns that count.
-    untimed : int
-        Turns before them that do not.
+    Each action gives some values of one turn. The first turns, `untimed`, do not count.
     """
     values: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(untimed + repeats):

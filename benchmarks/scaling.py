@@ -57,13 +57,7 @@ class ScalingRecipe(Measured):
 
 
 def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> list[float]:
-    """Tokens a second of every timed interval of one run.
-
-    Raises
-    ------
-    RunFailed
-        If the run does; with its last lines.
-    """
+    """Tokens a second of every timed interval of one run; RunFailed with its last lines if it fails."""
     workers, threads = configuration.split('x')
     flags = {
         'architecture': recipe.architecture,
@@ -98,12 +92,7 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> list[float
 
 
 def table(intervals: Mapping[str, Sequence[Sequence[float]]]) -> tuple[str, dict[str, Any]]:
-    """The speeds as Markdown, and the medians and ratios.
-
-    Parameters
-    ----------
-    intervals : mapping of configuration to the intervals of each of its runs, in the order they were taken
-    """
+    """The speeds as Markdown, and the medians and ratios, of the intervals of every run by configuration."""
     first = next(iter(intervals))
     runs = {name: [statistics.median(run) for run in some] for name, some in intervals.items()}
     medians = {name: statistics.median(itertools.chain(*some)) for name, some in intervals.items()}

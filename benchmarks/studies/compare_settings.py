@@ -42,13 +42,8 @@ Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and
 def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: Path | None = None) -> str:
     """The main score of every setting, seed by seed and over the seeds, in Markdown.
 
-    Parameters
-    ----------
-    scores : mapping
-        At least one result.
-    settings : mapping
-    peers : Path, optional
-        A file of compare_finetuning.py on the same task, whose Transformers get a row.
+    There has to be a result. `peers` is a file of compare_finetuning.py on the same task, whose Transformers
+    get a row.
     """
     one = next(result for by_seed in scores.values() for result in by_seed.values())
     metric, rows = one['metric'], []
@@ -109,14 +104,8 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
 def make(
     output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words: Sequence[str], peers: Path | None
 ) -> str:
-    """Make the runs that are missing; the table of all.
-
-    Raises
-    ------
-    ValueError
-        If a finished run had another setting than its name has now.
-    CalledProcessError
-        If run_glue.py fails.
+    """Make the runs that are missing; the table of all. ValueError if a finished run had another setting than
+    its name has now, CalledProcessError if run_glue.py fails.
     """
     scores: dict[str, dict[int, Any]] = {name: {} for name in settings}
     for seed in seeds:
