@@ -8,7 +8,7 @@ import pytest
 from compare_finetuning import CompareRecipe, job, main
 from helpers.checkpoints import write_hugging_face
 from helpers.commands import module_at
-from helpers.finetuned import write_glue
+from helpers.finetuned import flags_of, write_glue
 
 from gluon_optbert.finetuning.recipes import prepare_glue
 from gluon_optbert.importing.convert import convert
@@ -49,7 +49,7 @@ def values(tmp_path_factory):
 
 
 def test_both_sides_are_in_the_result(values, capsys):
-    words = [word for name, value in values.items() for word in ('--' + name.replace('_', '-'), str(value))]
+    words = flags_of(values)
     assert main(words) == 0
     result = json.loads(values['output'].read_text())
     assert [run['side'] for run in result['runs']] == ['here', 'peer']

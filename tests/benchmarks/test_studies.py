@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 from helpers.commands import call, module_at
-from helpers.finetuned import values_for, write_glue
+from helpers.finetuned import flags_of, values_for, write_glue
 from helpers.tiny import write_saved_model, write_shards
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
@@ -209,7 +209,7 @@ def test_missing_runs_of_settings_are_made(model_directory, tmp_path, monkeypatc
     monkeypatch.setattr(subprocess, 'run', in_this_process)
     values = values_for(model_directory, write_glue(tmp_path / 'glue'), tmp_path)
     del values['output']
-    run = ' '.join(f'--{name.replace("_", "-")} {value}' for name, value in values.items())
+    run = ' '.join(flags_of(values))
     (tmp_path / 'settings.yaml').write_text('plain: {}\nlarger: {learning_rate: 0.02}\n')
     words = ['--settings', tmp_path / 'settings.yaml', f'--run={run}', '--output', tmp_path / 'out']
     made('compare_settings.py', *words, '--seeds', '1')
