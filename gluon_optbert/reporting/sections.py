@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 import io
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +11,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from .. import __version__
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.rounds import GateRecord, Round
 from ..runs.files import MANIFEST, read_sealed, read_small
-from ..runs.machine import ORIGIN, origin_warnings, processors
+from ..runs.machine import ORIGIN, origin_here, origin_warnings
 from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, RESULT_FORMAT, Measured, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
@@ -40,7 +37,6 @@ from .page import Chapter, Section, details, element, figures, joined, note, pic
 TIMES = 'times.json'  # of a run that pruned for a task
 # files that are shown otherwise, or not at all
 _KNOWN = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', MANIFEST, ORIGIN)
-_PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 _REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
 _FROM_FIRST, _ACCURACIES = 'points from the first', ('MLM accuracy', 'NSP accuracy')
@@ -177,17 +173,8 @@ def _of_environment(path: Path) -> list[Section]:
 
 
 def environment() -> Markup:
-    """The versions and the machine where the page is made."""
-    here: dict[str, Any] = {}
-    for name in _PACKAGES:
-        try:
-            here[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            here[name] = __version__ if name == 'gluon_optbert' else 'not installed'
-    here['python'] = platform.python_version()
-    here['machine'] = f'{platform.system()} {platform.machine()}'
-    here['processors'] = processors()
-    return details('Where this page was made', values(here))
+    """The commit, the versions and the machine where the page is made."""
+    return details('Where this page was made', values(origin_here()))
 
 
 def _chart(figure: Figure | None, caption: str) -> Markup:
