@@ -219,6 +219,12 @@ def names_below(place: Path) -> frozenset[str]:
     )
 
 
+def records_of(log: Path) -> list[dict[str, Any]]:
+    """The records of a log of JSON lines, without one that was not written to its end."""
+    lines = log.read_text(encoding='utf-8').splitlines()
+    return [json.loads(line) for line in lines if line.endswith('}')]
+
+
 def moment(place: Path, stale: frozenset[str], began: int) -> str:
     """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
 
@@ -238,11 +244,9 @@ def moment(place: Path, stale: frozenset[str], began: int) -> str:
         return 'writing ' + '/'.join(parts)
     times = {path: path.stat().st_mtime_ns for path in place.rglob('*.jsonl')}
     logs = sorted((path for path in times if times[path] >= began), key=times.__getitem__)
-    lines = [
-        line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')
-    ]
-    if lines:
-        record = json.loads(lines[-1])
+    records = [record for path in logs for record in records_of(path)]
+    if records:
+        record = records[-1]
         which = [f' of {name} {record[name]}' for name in ('round', 'seed') if name in record]
         return f'{record["phase"]}{"".join(which)}, after step {record["step"]}'
     return 'between two files' if names_below(place) - stale else 'before the first file'
@@ -263,13 +267,7 @@ def contents(place: Path) -> dict[str, str]:
             continue
         content = path.read_bytes()
         if path.name == 'metrics.jsonl':
-            content = json.dumps(
-                [
-                    without_times(json.loads(line))
-                    for line in content.decode().splitlines()
-                    if line.endswith('}')
-                ]
-            ).encode()
+            content = json.dumps([without_times(record) for record in records_of(path)]).encode()
         elif path.name == 'pruning.md':
             content = b'\n'.join(line for line in content.split(b'\n') if b' ms (' not in line)
         elif path.suffix == '.json':

@@ -129,6 +129,14 @@ class Timed(Worker):
         self.precision = precision or deployment.precision
         super().__init__(name, words, **more)
 
+    def outputs(self, feed: Mapping[str, np.ndarray], place: Path) -> list[np.ndarray]:
+        """What it computes of the inputs of `peers/protocol.py`; `place` is for files on the way."""
+        paths = {name: str(place / f'{name}.npz') for name in ('feed', 'outputs')}
+        np.savez(paths['feed'], **feed)
+        self.ask(**paths)
+        with np.load(paths['outputs']) as arrays:
+            return [arrays[name] for name in arrays.files]
+
 
 class WorkerEngine(Engine):
     """A process as an engine of `Predictor`; `place` is for files on the way."""
@@ -140,11 +148,8 @@ class WorkerEngine(Engine):
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by the names of the export."""
-        paths = {name: self._place / f'engine-{name}.npz' for name in ('feed', 'outputs')}
-        np.savez(paths['feed'], **{'masked_positions': np.zeros((len(feed['input_ids']), 1)), **feed})
-        self._timed.ask(**{name: str(path) for name, path in paths.items()})
-        with np.load(paths['outputs']) as arrays:
-            return dict(zip(self._timed.deployment.outputs, (arrays[name] for name in arrays.files)))
+        inputs = {'masked_positions': np.zeros((len(feed['input_ids']), 1)), **feed}
+        return dict(zip(self._timed.deployment.outputs, self._timed.outputs(inputs, self._place)))
 
 
 def score_of(timed: Timed, labelled: Sequence[Instance], place: Path) -> float:
@@ -276,19 +281,16 @@ def check_same(timed: Sequence[Timed], place: Path) -> dict[str, float]:
     architecture = timed[0].deployment.architecture
     feed = random_feed(architecture, batch=3, length=min(24, architecture.max_length))
     valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
-    np.savez(place / 'feed.npz', **feed)
+
+    def outputs(worker: Timed) -> list[np.ndarray]:
+        arrays = worker.outputs(feed, place)
+        return [array[valid] if array.shape[:2] == valid.shape else array for array in arrays]
+
     differences: dict[str, float] = {}
-    wanted: list[np.ndarray] | None = None
-    for i, worker in enumerate(timed):
-        worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
-        with np.load(place / f'{i}.npz') as outputs:
-            arrays = [
-                outputs[name][valid] if outputs[name].shape[:2] == valid.shape else outputs[name]
-                for name in outputs.files
-            ]
-        if wanted is None:
-            wanted = arrays
-        elif len(arrays) == len(wanted) and all(a.shape == b.shape for a, b in zip(arrays, wanted)):
+    wanted = outputs(timed[0])
+    for worker in timed[1:]:
+        arrays = outputs(worker)
+        if [array.shape for array in arrays] == [array.shape for array in wanted]:
             differences[worker.name] = max(relative_difference(a, b) for a, b in zip(arrays, wanted))
             if worker.name in PEERS and not differences[worker.name] <= SAME[worker.precision]:
                 raise RunFailed(

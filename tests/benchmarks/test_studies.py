@@ -231,10 +231,9 @@ def test_gates_are_trained_by_every_setting_that_is_missing(shards_directory, tm
     )
     words = ['--settings', tmp_path / 'settings.yaml', '--model', model, '--shards', shards_directory]
     words += ['--output', tmp_path / 'gates', '--batch-size', 4]
-    done = call('benchmarks/studies/gate_optimizers.py', *words)
-    assert done.returncode == 0, done.stderr
+    made('gate_optimizers.py', *words)
     points = json.loads((tmp_path / 'gates' / 'points.json').read_text())
     assert list(points) == ['fast', 'SGD'] and points['fast']['widths']['f']['mean'] < 1
-    again = call('benchmarks/studies/gate_optimizers.py', *words)
+    again = call(f'{ROOM}/gate_optimizers.py', *words)
     assert again.returncode == 0 and 'step' not in again.stderr
     assert json.loads((tmp_path / 'gates' / 'points.json').read_text()) == points
