@@ -227,8 +227,10 @@ def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
     return rows
 
 
-def row_of(name: str, published: Published, base: Architecture) -> Row:
-    """A row on a base, made in the way of its name at a published size."""
+def row_of(name: str, published: Published, base: Architecture, cost_settings: Mapping[str, Any] = {}) -> Row:
+    """A row on a base, made in the way of its name at a published size; with the fields of `PruneRecipe` that
+    say what a share is of, if not of the parameters.
+    """
     maker, cost = MAKERS[name], ParameterCost()
     try:
         size = maker.size(base, published)
@@ -237,7 +239,8 @@ def row_of(name: str, published: Published, base: Architecture) -> Row:
     whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
     if maker.kind == 'pruned':
         share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
-        trial = PruneRecipe.model_construct(method=maker.method, prune=maker.prune, target=share)
+        target = {'method': maker.method, 'prune': maker.prune, 'target': share}
+        trial = PruneRecipe.model_construct(**target, **cost_settings)
         return Row(name, maker, share, unreachable=unreachable(trial, base))
     return Row(name, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 
@@ -247,9 +250,12 @@ def base_row(base: Architecture) -> Row:
     return Row(BASE, Maker('base', base_itself), 1.0, base)
 
 
-def rows_at(names: Iterable[str], sizes: Sequence[float], base: Architecture) -> dict[tuple[str, float], Row]:
+def rows_at(
+    names: Iterable[str], sizes: Sequence[float], base: Architecture, cost_settings: Mapping[str, Any] = {}
+) -> dict[tuple[str, float], Row]:
     """Rows by name and published size, or share: as a table of the paper with several sizes has them, else by
-    their share. Rows that no table has at a size, and that have none by a share, are left out.
+    their share, of what `row_of` is told. Rows that no table has at a size, and that have none by a share,
+    are left out.
     """
     of_tables: dict[tuple[str, float], Row] = {}
     for number in TABLES[1:]:
@@ -257,14 +263,11 @@ def rows_at(names: Iterable[str], sizes: Sequence[float], base: Architecture) ->
         own = [name not in ('BERT-base', 'ALBERT-e') for name in row_names(table)]
         published = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
         of_tables.update({(row.name, max(published)): row for row in rows_of(table, base)})
-    rows = {}
+    rows, whole = {}, ParameterCost().cost(bert_base()) / 1e6
     for name, size in itertools.product(names, sizes):
-        maker, row = MAKERS[name], of_tables.get((name, size))
-        if row is None and maker.size in (by_share, nearly_whole):
-            row = row_of(name, Published(size if size > 1 else 108.0, None), base)
-            if size <= 1:
-                share = size if maker.size is by_share else 1 - 1e-3 * (1 - size)
-                row = dataclasses.replace(row, share=share)
+        row = of_tables.get((name, size))
+        if row is None and MAKERS[name].size in (by_share, nearly_whole):
+            row = row_of(name, Published(size if size > 1 else size * whole, None), base, cost_settings)
         if row is not None:
             rows[name, size] = row
     return rows

@@ -8,12 +8,14 @@ import yaml
 from helpers.pruned import Interrupted
 from helpers.written_runs import BASE
 
+from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
+from gluon_optbert.reproduction.rows import rows_at
 from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_results import (
     Difference,
@@ -76,6 +78,18 @@ def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recip
     on_both = [(one.row.name, one.size, one.seed) for one in study.networks if len(study.tasks_of(one)) == 2]
     assert on_both == [('base', None, 1), ('optBERT-all', 88, 1)]
     assert ladder.round == 2 and list(study.making(ladder).targets) == sorted(shares, reverse=True)
+
+
+def test_a_share_of_the_flops_is_out_of_reach_where_pruning_a_width_leaves_more():
+    rows = rows_at(['optBERT-f', 'optBERT-all'], [0.75, 0.2], bert_base(), {'objective': 'flops'})
+    assert {key: row.unreachable is None for key, row in rows.items()} == {
+        ('optBERT-f', 0.75): True,
+        ('optBERT-f', 0.2): False,
+        ('optBERT-all', 0.75): True,
+        ('optBERT-all', 0.2): True,
+    }
+    assert 'of the flops remain' in rows['optBERT-f', 0.2].unreachable
+    assert rows['optBERT-all', 0.2].share == pytest.approx(0.2)
 
 
 @pytest.mark.slow
