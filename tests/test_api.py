@@ -122,7 +122,7 @@ def test_everything_wrong_is_said_at_once_before_anything_runs(tmp_path, monkeyp
     with pytest.raises(RecipeError) as raised:
         opt.prune(modle='m', target='much', output='out')
     said = raised.value.problems
-    assert any("unknown field 'modle', did you mean 'model'?" in line for line in said)
+    assert any("unknown field 'modle', did you mean model?" in line for line in said)
     assert any('target must be a valid number' in line for line in said)
     assert any('shards is missing' in line for line in said) and not list(tmp_path.iterdir())
     with pytest.raises(TypeError, match='PruneRecipe'):

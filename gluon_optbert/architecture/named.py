@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
+from ..runs.failures import meant
 from .architecture import Architecture, LayerDims
 from .cost import CostModel, ParameterCost
 from .paper import load_table
@@ -92,8 +92,7 @@ def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
     if os.path.isfile(text):
         return Architecture.read(Path(text))
     if not os.path.isdir(text):
-        near = difflib.get_close_matches(text.lower(), EXAMPLES, n=1)
-        hint = f' (did you mean {near[0]}?)' if near else ''
+        hint = meant(text.lower(), EXAMPLES)
         raise ValueError(f'{text!r} is neither a file nor an architecture{hint}; names are {FORMS}')
     path = Path(text, 'architecture.json')
     if not path.is_file():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import difflib
 import errno
 import functools
 import inspect
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .failures import Interrupted, LogLine, RunFailed, shown
+from .failures import Interrupted, LogLine, RunFailed, meant, shown
 from .machine import of_launcher
 from .programs import YAML
 from .recipe import (
@@ -71,8 +70,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _unknown(self, word: str) -> str:
         name = word.split('=')[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
-        return f'unknown flag {name}' + (f', did you mean {near[0]}?' if near else '; --help lists the flags')
+        return f'unknown flag {name}{meant(name, self._option_string_actions) or "; --help lists the flags"}'
 
 
 def parser_of(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 LONGEST_MESSAGE = 500  # characters
 
@@ -27,6 +28,11 @@ def shown(message: object) -> str:
 def say(*lines: object) -> None:
     """Print lines that may have words of a hostile file, each as `shown`."""
     print('\n'.join(map(shown, lines)), flush=True)
+
+
+def meant(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """What a message adds to a wrong word: ``, did you mean rounds?``; nothing if no known one is like it."""
+    return ''.join(f', did you mean {near}?' for near in difflib.get_close_matches(word, known, 1, cutoff))
 
 
 class LogLine(logging.Formatter):

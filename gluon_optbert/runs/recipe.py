@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -18,7 +17,7 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from .failures import shown
+from .failures import meant, shown
 from .files import read_small, write_file
 from .limits import MOST_NODES, MOST_YAML_BYTES, within
 from .programs import YAML
@@ -252,9 +251,7 @@ def fill(
         if one['type'] == 'contradiction':
             problems.update(enumerate(one['ctx']['listed']))
         elif one['type'] == 'extra_forbidden':
-            near = difflib.get_close_matches(name, cls.model_fields, n=1)
-            remedy = f', did you mean {near[0]!r}?' if near else ''
-            problems[key] = f'{source}: unknown field {_shown(name)}{remedy}'
+            problems[key] = f'{source}: unknown field {_shown(name)}{meant(name, cls.model_fields)}'
         elif one['type'] == 'missing':
             asked = name.upper() if name == positional else flag(name)
             problems[name] = f'{source}: {asked} is missing: {cls.model_fields[name].description}'
@@ -327,9 +324,8 @@ def find_recipe(name: str | Path) -> Path:
     stem = path.stem if path.suffix in YAML else path.name
     if stem not in known:
         raise FileNotFoundError(
-            f'{shown(name)}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
-            f'{"".join(f"; did you mean {one}?" for one in difflib.get_close_matches(stem, known, n=1))}; '
-            'several values of a flag have commas between them'
+            f'{shown(name)}: no such recipe file, and no recipe of the package{meant(stem, known)}; it has '
+            f'{", ".join(known)}; several values of a flag have commas between them'
         )
     return known[stem]
 
@@ -338,10 +334,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The fields in a recipe file; FileNotFoundError, or RecipeError if it is no mapping in YAML."""
     path = Path(path)
     if not os.path.isfile(path):  # also where the name is too long for the file system
-        names = [beside.name for beside in path.parent.glob('*.y*ml')]
-        near = difflib.get_close_matches(path.name, names, n=1)
-        meant = ''.join(f'; did you mean {path.with_name(name)}?' for name in near)
-        raise FileNotFoundError(f'{shown(path)}: no such recipe file{meant}')
+        beside = [file.name for file in path.parent.glob('*.y*ml')]
+        raise FileNotFoundError(f'{shown(path)}: no such recipe file{meant(path.name, beside)}')
     values = load_yaml(read_small(path), source=str(path))
     if values is None:
         raise RecipeError([f'{path}: is empty; write {{}} if every field shall have its default'])

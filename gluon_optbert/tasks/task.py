@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..architecture.heads import Head
+from ..runs.failures import meant
 from ..runs.files import checked, read_json
 from .metrics import METRICS, OF_HEADS, usual_metrics
 
@@ -176,11 +176,9 @@ def find_task(name: str | Path) -> Task:
         return read_task(Path(name))
     task = packaged_task(str(name))
     if task is None:
-        near = difflib.get_close_matches(str(name).upper(), names(), n=1, cutoff=0.5)
         raise ValueError(
-            f'{str(name)!r} is no task{f", did you mean {near[0]}?" if near else ""}; there are '
-            f'{", ".join(names())}, or give a JSON file like those of '
-            'the package'
+            f'{str(name)!r} is no task{meant(str(name).upper(), names(), cutoff=0.5)}; there are '
+            f'{", ".join(names())}, or give a JSON file like those of the package'
         )
     return task
 

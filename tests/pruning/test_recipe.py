@@ -50,7 +50,7 @@ def test_steps_of_gates_are_needed_where_batches_rank_the_units(model_directory,
         ({'alpha_steps': 'auto', 'alpha_learning_rate': 0.0005}, 'can stop after step 2000 at the earliest'),
         ({'alpha_steps': 'auto', 'alpha_learning_rate': 5e-324}, 'alpha_limit is 1000'),
         ({'alpha_steps': 'auto', 'alpha_window': 1000}, 'can stop after step 1200 at the earliest'),
-        ({'roundz': 3}, "did you mean 'rounds'"),
+        ({'roundz': 3}, r'did you mean rounds\?'),
     ],
 )
 def test_contradictory_recipe_is_refused_by_name(change, named):

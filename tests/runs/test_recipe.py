@@ -69,7 +69,7 @@ def test_all_problems_are_reported_at_once():
     values = {'loafs': 3, 'salt': 'much', 'sieve': 'perhaps', 'kind': 'spelt', 'loaves': 2.5, 'hours': 0}
     problems = refusal({**values, 'sizes': [1, 'x']}, source='bread.yaml')
     assert len(problems) == 8 and all(problem.startswith('bread.yaml: ') for problem in problems)
-    for name, found in (('loafs', "did you mean 'loaves'"), ('flour', 'missing'), *values.items()):
+    for name, found in (('loafs', 'did you mean loaves?'), ('flour', 'missing'), *values.items()):
         assert any(name in problem and (name == 'loafs' or str(found) in problem) for problem in problems)
 
 
