@@ -33,13 +33,13 @@ LIBRARIES = {
     'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'}
     | {'tokenizers', 'torch', 'transformers'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
-    'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
+    'serving': {'fastapi', 'h11', 'jinja2', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
     'pruning': {'filelock', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp', 'pydantic'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic'},
     'commands': {'matplotlib', 'numpy', 'pydantic'},
 }
-OF_THE_SERVICE = LIBRARIES['serving'] - {'pydantic'}
+OF_THE_SERVICE = LIBRARIES['serving'] - {'jinja2', 'pydantic'}
 # Of whoever predicts; they may be missing where the tests run.
 NOT_HERE = {'onnxruntime', 'openvino', 'torch', 'transformers', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')

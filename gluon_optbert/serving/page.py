@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import html
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from markdown_it import MarkdownIt
 
 TEMPLATE = Path(__file__).resolve().parent / 'page.html'
@@ -27,27 +26,16 @@ class Page:
 
 
 def page_of(facts: Mapping[str, Any], card: str) -> Page:
-    """The page of a network.
-
-    Parameters
-    ----------
-    facts : mapping
-        As `Service.facts` has them.
-    card : str
-        The model card, in Markdown; markup in it is shown, not obeyed.
+    """The page of a network: the facts of `Service`, and the model card, in Markdown; markup in it is shown,
+    not obeyed.
     """
     template = TEMPLATE.read_text(encoding='utf-8')
     style, script = (
         re.search(rf'<{element}>(.*?)</{element}>', template, re.DOTALL).group(1)  # type: ignore[union-attr]
         for element in ('style', 'script')
     )
-    values = {
-        'title': html.escape(str(facts['model'])),
-        'facts': _json(facts),
-        'card': card_html(card) if card.strip() else '<p class="note">This export has no model card.</p>',
-    }
-    # One pass over the template: what a value holds is not looked at again.
-    content = re.sub(r'\{\{(\w+)\}\}', lambda match: values[match.group(1)], template)
+    shown = card_html(card) if card.strip() else '<p class="note">This export has no model card.</p>'
+    content = jinja2.Template(template, autoescape=True).render(facts=facts, card=shown)
     policy = (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -66,11 +54,6 @@ def card_html(card: str) -> str:
         if style is not None:
             token.attrs['class'] = str(style).rpartition(':')[2]
     return reader.renderer.render(tokens, reader.options, environment)
-
-
-def _json(values: Any) -> str:
-    """JSON that can stand in a script element."""
-    return json.dumps(values).replace('<', '\\u003c')
 
 
 def _digest(content: str) -> str:
