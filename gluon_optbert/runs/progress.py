@@ -124,15 +124,11 @@ class HeldOut(Record):
 
     mlm_loss: Number
     mlm_accuracy: Number
-    nsp_loss: Number | None
-    nsp_accuracy: Number | None
+    nsp_loss: Number | None = None
+    nsp_accuracy: Number | None = None
+    _: dataclasses.KW_ONLY
     instances: Number
     mlm_standard_error: Number | None = None
-
-    @pydantic.model_validator(mode='before')
-    @classmethod
-    def _may_lack_pairs(cls, values: Any) -> Any:
-        return {'nsp_loss': None, 'nsp_accuracy': None, **values} if isinstance(values, Mapping) else values
 
     @property
     def value(self) -> float:

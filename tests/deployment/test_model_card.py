@@ -56,7 +56,7 @@ PRUNED = Pruning(
     EVEN,
     rounds_of(
         (2_000_000, 1_500_000, 1_000_000),
-        [HeldOut(3.0, 0.5, None, None, 9), HeldOut(3.1, 0.5, None, None, 9), None],
+        [HeldOut(3.0, 0.5, instances=9), HeldOut(3.1, 0.5, instances=9), None],
     ),
     {'method': 'alpha', 'prune': 'hakvf', 'penalty': '<b>', 'objective': 'flops'},
     'abcdef0123+',
@@ -89,7 +89,7 @@ FACTS = {
         *(UNEVEN, PRETRAINING, 'pretraining', 'mxnet', ONNX),
         origin=ORIGIN,
         lineage=Lineage(
-            pruning=PRUNED, trained_steps=2120, held_out=HeldOut(2.345678, 0.56789, 0.5, 0.99, 1000)
+            pruning=PRUNED, trained_steps=2120, held_out=HeldOut(2.345678, 0.56789, 0.5, 0.99, instances=1000)
         ),
     ),
     'sentences': facts(

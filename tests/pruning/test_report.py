@@ -19,7 +19,7 @@ from gluon_optbert.training.held_out import difference, losses_of
 
 
 def measured(loss, error=0.01):
-    return HeldOut(loss, 0.5, 0.5, 0.5, 512, error)
+    return HeldOut(loss, 0.5, 0.5, 0.5, instances=512, mlm_standard_error=error)
 
 
 def round_of(before, after_cut, recovered, number=1, error=0.01):

@@ -58,7 +58,7 @@ def test_changes_are_those_of_a_dict(values, step, loss):
 def test_fields_say_what_the_file_says():
     measured = {'mlm_loss': 2.5, 'mlm_accuracy': 0.5, 'nsp_loss': 0.7, 'nsp_accuracy': 0.6, 'instances': 16}
     progress = Progress.from_dict({'step': 4, **measured, 'earlier_steps': 6, 'before': measured, 'round': 1})
-    assert progress.held_out == progress.before == HeldOut(2.5, 0.5, 0.7, 0.6, 16)
+    assert progress.held_out == progress.before == HeldOut(2.5, 0.5, 0.7, 0.6, instances=16)
     assert (progress.trained_steps, progress.round, progress.after_cut) == (10, 1, None)
     assert Progress().trained_steps == 0 and Progress().held_out is None and Progress().to_dict() == {}
     assert Progress(step=1, epochs=(Epoch(1, 1, {}),)).to_dict() == {
