@@ -20,7 +20,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import CLEAR, Round, summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.display import duration, markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import refuse_existing
 from gluon_optbert.runs.recipe import Recipe, option
@@ -64,11 +64,6 @@ def write_corpus(directory: Path) -> list[str]:
     for name, text in zip(sorted(topics), texts):
         (directory / f'{name}.txt').write_text(text, encoding='utf-8')
     return texts
-
-
-def duration(seconds: float) -> str:
-    """Seconds or minutes, as people say them."""
-    return f'{seconds:.0f} seconds' if seconds < 100 else f'{seconds / 60:.0f} minutes'
 
 
 def table(rows: Sequence[Round], chance: Round) -> str:
