@@ -296,9 +296,7 @@ def commit() -> str | None:
     try:
         if git('ls-files', Path(__file__).name) == '':
             return None  # installed below somebody else's repository
-        return git('rev-parse', 'HEAD') + (
-            '+' if git('status', '--porcelain', '--untracked-files=no') else ''
-        )
+        return git('describe', '--always', '--exclude=*', '--abbrev=40', '--dirty=+')
     except (OSError, subprocess.CalledProcessError):
         return None
 
