@@ -14,10 +14,10 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -119,13 +119,11 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
         with _lock_of(stale) as is_ours:
             if is_ours:
                 shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+    partial = output.with_name(f'{prefix}{secrets.token_hex(4)}')
     with _lock_of(partial):
         try:
+            partial.mkdir()
             yield partial
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(partial, 0o777 & ~mask)
             for folder, _, names in os.walk(partial):
                 for name in (*names, '.'):
                     _flush(Path(folder, name))
@@ -192,8 +190,7 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(staged, path)
     except BaseException as error:
-        if staged.exists():
-            staged.unlink()
+        staged.unlink(missing_ok=True)
         _name_if_full(error, path)
         raise
 
@@ -345,6 +342,7 @@ def _holder(path: Path) -> str:
         return 'another process'  # which has locked the file and not signed it yet
 
 
+_LFS_POINTER = b'version https://git-lfs.github.com/spec/'  # begins what stands for a file in Git LFS
 _LONGEST_NAME = 255  # bytes that file systems take
 MANIFEST = 'manifest.json'
 _NOT_VOUCHED_FOR = (MANIFEST, 'README.md')
@@ -454,11 +452,6 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
     return manifest
 
 
-LFS_POINTER = (
-    b'version https://git-lfs.github.com/spec/'  # how a file begins that stands for another in Git LFS
-)
-
-
 def parse_json(text: str | bytes, *, source: object) -> Any:
     """The value that JSON of any origin holds; ValueError, with the source, if it is not JSON, has too many
     values, or is nested deeper than `DEEPEST`.
@@ -491,7 +484,7 @@ def existing(path: Path) -> Path:
         raise FileNotFoundError(f'{path}: no such file')
     fits_memory(path)
     with open(path, 'rb') as file:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise ValueError(
                 f'{path}: a pointer of Git LFS instead of the content; run git lfs pull there, or download it'
             )
