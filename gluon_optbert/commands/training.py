@@ -61,12 +61,7 @@ def make_shards(argv=None):
 
 
 def after_shards(recipe: Any) -> str:
-    """The command that comes after shards, for the network that is beside their vocabulary, if there is one.
-
-    Parameters
-    ----------
-    recipe : ShardRecipe
-    """
+    """The command that comes after shards, for the network beside their vocabulary, if there is one."""
     beside, shards = recipe.vocab.parent, ['--shards', recipe.output, '--output']
     if (beside / 'config.json').is_file():
         return line('optbert-import', beside, '--output', f'models/{beside.resolve().name}')
@@ -158,14 +153,8 @@ def pretrain(argv=None):
 
 
 def advice(recipe: Any, progress: Any, further: Callable[..., str]) -> list[str]:
-    """Result of a run, places to look, and the command that comes next.
-
-    Parameters
-    ----------
-    recipe : PretrainRecipe
-    progress : Progress
-    further : callable
-        The command of the run with other values of some fields.
+    """Result of a run, places to look, and the command that comes next; `further` gives the command of the
+    run with other values of some fields.
     """
     from ..text.batches import frequency_loss
     from ..text.shards import Shards

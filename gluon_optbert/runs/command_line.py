@@ -172,8 +172,10 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
             status = main(argv) or 0
             sys.stdout.flush()
             return status
-        except BrokenPipeError:  # nobody reads on, as behind `| head`
-            return _hushed()
+        except BrokenPipeError:  # nobody reads on, as behind `| head`: drop the rest, and end as SIGPIPE does
+            with open(os.devnull, 'wb') as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
         except RecipeError as error:
             return _complain(2, *error.problems)
         except RunFailed as error:
@@ -207,13 +209,6 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
                 signal.signal(signal.SIGTERM, stopped)
 
     return run
-
-
-def _hushed() -> int:
-    """Drop what else is written to standard output, and give the status of a program that SIGPIPE ended."""
-    with open(os.devnull, 'wb') as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
 
 
 def _complain(status: int, *problems: object) -> int:

@@ -69,11 +69,8 @@ def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, alig
 
 def markdown_row(cells: Sequence[Any]) -> str:
     """One line of a table; None is an empty cell, a pipe is escaped, and a line break becomes a space."""
-    return '|' + ''.join(' |' if cell is None else f' {_text(cell)} |' for cell in cells)
-
-
-def _text(cell: Any) -> str:
-    return ' '.join(str(cell).splitlines()).replace('|', '\\|')
+    texts = ('' if cell is None else ' ' + ' '.join(str(cell).splitlines()) for cell in cells)
+    return '|' + ''.join(text.replace('|', '\\|') + ' |' for text in texts)
 
 
 _PREFIX = len('[0]<stderr>:') + 1  # what horovodrun puts in front of a bar, and a space at the end
@@ -259,10 +256,10 @@ def tracked(
 
 @contextlib.contextmanager
 def counting(
-    title: str, total: int | None = None, *, unit: str = 'step', seconds: float = 10.0, after: float = 0.0
+    title: str, total: int | None = None, *, unit: str = 'step', seconds: float = 10.0
 ) -> Iterator[Callable[..., None]]:
     """While something that has no lines of its own is done: what counts its steps; see `Display`."""
-    with Display(title, total, unit=unit, seconds=seconds, after=after) as display:
+    with Display(title, total, unit=unit, seconds=seconds) as display:
         yield display.advance
 
 

@@ -147,18 +147,12 @@ def stated_threads() -> int | None:
     return int(text) or None if text.isdigit() else None
 
 
-def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002) -> int:
-    """Number of threads of other programs that compute now: the median of some samples in 10 ms.
-
-    Parameters
-    ----------
-    load : Path
-        A file as ``/proc/loadavg``; without it, 0.
-    pause : float
-        Seconds between two.
+def other_programs(load: Path = LOAD, *, pause: float = 0.002) -> int:
+    """Number of threads of other programs that compute now: the median of five samples of ``/proc/loadavg``,
+    `pause` seconds apart; 0 without that file.
     """
     running = []
-    for _ in range(samples):
+    for _ in range(5):
         try:
             running.append(int(load.read_text(encoding='ascii').split()[3].split('/')[0]))
         except (OSError, ValueError, IndexError):

@@ -107,11 +107,6 @@ def named(program: str) -> str:
 
     A process that was started as an installed program has those; any other has the scripts if the package
     lies beside them.
-
-    Parameters
-    ----------
-    program : str
-        A key of `COMMANDS`.
     """
     script = COMMANDS[program].script
     is_installed = Path(sys.argv[0]).name in COMMANDS

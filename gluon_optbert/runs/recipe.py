@@ -188,15 +188,7 @@ def _items(value: Any) -> Collection[Any]:
 
 
 def with_options_of(cls: type[Recipe], names: Collection[str]) -> type[Recipe]:
-    """A recipe to derive from, which has some options of another one: their types, defaults and help.
-
-    Parameters
-    ----------
-    cls : type
-        The recipe that has them.
-    names : collection of str
-        In the order in which the new recipe has them.
-    """
+    """A recipe to derive from, which has some options of another one, with their defaults and help."""
     options = {name: (cls.model_fields[name].annotation, cls.model_fields[name]) for name in names}
     return pydantic.create_model(f'OptionsOf{cls.__name__}', __base__=Recipe, **options)
 

@@ -39,14 +39,8 @@ def line(name: str, *words: object, recipe: str | None = None, workers: int = 1)
 
 
 def again(name: str, argv: Sequence[str] | None, *, workers: int = 1, **changed: object) -> str:
-    """The line of a command that was given the words `argv`, or those of this process, with other flags.
-
-    Parameters
-    ----------
-    name, workers
-        As of `line`.
-    **changed
-        Values by field; None leaves a flag out.
+    """The `line` of a command that was given the words `argv`, or those of this process, with other values of
+    the fields `changed`; None leaves a flag out.
     """
     given, words = list(sys.argv[1:] if argv is None else argv), []
     flags = {flag(field): value for field, value in changed.items()}

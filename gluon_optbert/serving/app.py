@@ -51,16 +51,7 @@ def refused(status: int, message: str, headers: Mapping[str, str] | None = None)
 
 
 class Service:
-    """A network behind routes: its facts, and the thread that computes.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        Its `head`, `engine` and `threads`, and its `predict` or its `encode`, which one thread alone calls.
-    name : str
-        The name of the network for clients.
-    settings : ServiceSettings
-    """
+    """A network behind routes: its facts, and the thread that computes, which alone calls the predictor."""
 
     def __init__(self, predictor: Any, *, name: str, settings: ServiceSettings):
         self._predictor, self._name, self._settings = predictor, name, settings
@@ -263,11 +254,6 @@ def make_app(
     settings : ServiceSettings, optional
     host_names : collection of str, optional
         The names in Host headers that are answered, beside those of this machine; by default all are.
-
-    Raises
-    ------
-    ValueError
-        If the settings are out of range.
     """
     settings = settings or ServiceSettings()
     service = Service(predictor, name=name, settings=settings)

@@ -81,13 +81,8 @@ class Embeddings(BaseModel):
 
 
 def texts_of(head: Head, *, pairs: bool = True) -> str:
-    """The texts of an instance: ``question``, ``one``, ``two``, or ``either`` one or two.
-
-    Parameters
-    ----------
-    head : Head
-    pairs : bool
-        Whether the network can tell two texts apart.
+    """The texts of an instance: ``question``, ``one``, ``two``, or ``either`` one or two; `pairs` says
+    whether the network can tell two apart.
     """
     either = 'either' if pairs else 'one'
     if not head.outputs:
@@ -100,16 +95,8 @@ def texts_of(head: Head, *, pairs: bool = True) -> str:
 
 
 def body_of(head: Head, settings: ServiceSettings, *, pairs: bool = True) -> Any:
-    """The type of a request's body: one item, or a list of items or sentences called ``instances``.
-
-    Parameters
-    ----------
-    head : Head
-        Of the network; it says which texts an item has.
-    settings : ServiceSettings
-        For the largest numbers of texts and characters.
-    pairs : bool
-        As of `texts_of`.
+    """The type of a request's body: one item with the texts of `texts_of`, or a list of items or sentences
+    called ``instances``.
     """
     text = Annotated[str, Field(max_length=settings.max_characters, pattern=r'\S')]
     pair = create_model('Pair', __base__=Item, text=text, pair=text)

@@ -129,15 +129,8 @@ def serve(
     """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first. RunFailed
     if it cannot start.
 
-    Parameters
-    ----------
-    app : FastAPI
-    listener : socket.socket
-        From `listen`; it is closed at the end.
-    settings : ServiceSettings
-        For its time of a request, and its number of connections.
-    ready : callable
-        Is called with the address, from when on it can be connected to.
+    The socket is from `listen`, and closed at the end. `ready` is called with the address, from when on it
+    can be connected to.
     """
     limits = {'patience': settings.timeout, 'most': settings.max_connections}
     server = uvicorn.Server(
