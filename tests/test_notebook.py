@@ -207,8 +207,8 @@ def test_a_notebook_has_its_own_bar():
             '    sys.modules[name] = MagicMock()',
             'for name in ("HTML", "HBox", "FloatProgress"): setattr(sys.modules["ipywidgets"], name, Widget)',
             'sys.modules["IPython.display"].display = shown.append',
-            'from gluon_optbert.runs.display import counting',
-            'with counting("verifying", 3) as count: count()',
+            'from gluon_optbert.runs.display import Display',
+            'with Display("verifying", 3, seconds=10) as display: display.advance()',
             'print(len(shown))',
         ]
     )

@@ -24,7 +24,7 @@ from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictor import Predictor, record
 from ..network.saved_model import HEAD
 from ..runs.command_line import command, parse
-from ..runs.display import counting, doing
+from ..runs.display import doing, tracked
 from ..runs.failures import say
 from ..runs.files import new_output, read_json, write_file
 from ..runs.limits import MOST_CARD_BYTES
@@ -148,17 +148,10 @@ def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
     with new_output(output, remedy='remove it or give another --embed'):
         instances = list(instances_of(recipe, predictor)[0])
         size = recipe.batch_size * recipe.ahead
-        parts = []
-        with counting('embedding', len(instances), unit='text') as count:
-            for first in range(0, max(1, len(instances)), size):
-                some = instances[first : first + size]
-                parts.append(
-                    predictor.encode(
-                        some, pooling=recipe.pooling, normalise=recipe.normalise, batch_size=recipe.batch_size
-                    )
-                )
-                count(len(some))
-        embeddings = np.concatenate(parts)
+        parts = [instances[first : first + size] for first in range(0, max(1, len(instances)), size)]
+        options = {name: getattr(recipe, name) for name in ('pooling', 'normalise', 'batch_size')}
+        shown = tracked(parts, 'embedding', len(instances), unit='text', size=len)
+        embeddings = np.concatenate([predictor.encode(part, **options) for part in shown])
         content = io.BytesIO()
         np.save(content, embeddings)
         write_file(output, content.getvalue())

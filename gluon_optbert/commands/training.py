@@ -11,7 +11,7 @@ from typing import Any
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..runs.command_line import command, parse
-from ..runs.display import counting, doing, number_of
+from ..runs.display import Display, doing, number_of
 from ..runs.failures import say
 from ..runs.files import read_json
 from ..runs.recipe import read_yaml
@@ -31,18 +31,17 @@ def make_shards(argv=None):
     example = line('optbert-make-shards', '--input', 'TEXT_DIR', '--vocab', 'vocab.txt', '--output', 'SHARDS')
     recipe = parse(ShardRecipe, argv, description=make_shards.__doc__, example=example)
     with contextlib.ExitStack() as stack:
-        count, before = None, 0
-        stack.enter_context(
-            counting('reading the input once, to find what is unreadable and count documents')
-        )
+        title = 'reading the input once, to find what is unreadable and count documents'
+        display = stack.enter_context(Display(title, seconds=10.0))
 
         def progress(done: int, total: int) -> None:  # the total is known when the first call comes
-            nonlocal count, before
-            if count is None:
+            nonlocal display
+            if display.total is None:
                 stack.close()
-                count = stack.enter_context(counting('making instances', total, unit='character'))
-            count(done - before)
-            before = done
+                display = stack.enter_context(
+                    Display('making instances', total, unit='character', seconds=10.0)
+                )
+            display.advance(done - display.done)
 
         summary = run(recipe, progress=progress, say=say)
     for split, instances in summary.instances.items():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..architecture.heads import Head
-from ..runs.display import counting
+from ..runs.display import tracked
 from ..tasks.examples import finite_number
 from ..tasks.metrics import METRICS, exact_match, usual_metrics
 from .instances import Instance
@@ -62,12 +62,7 @@ def measured_on_texts(
 
 def predicted(predictor: Predictor, instances: Sequence[Instance], title: str) -> list[Prediction]:
     """The predictions of some instances, with their number shown meanwhile."""
-    predictions = []
-    with counting(title, len(instances), unit='text') as count:
-        for prediction in predictor.predict(instances):
-            predictions.append(prediction)
-            count()
-    return predictions
+    return list(tracked(predictor.predict(instances), title, len(instances), unit='text'))
 
 
 def check_labels(labelled: Sequence[Instance], head: Head) -> None:

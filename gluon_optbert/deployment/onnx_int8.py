@@ -22,7 +22,7 @@ from ..architecture.architecture import Architecture
 from ..network.inputs import TOKEN_INPUTS
 from ..network.running import feed_of, run
 from ..network.saved_model import SavedModel
-from ..runs.display import counting
+from ..runs.display import doing
 from ..tasks.features import Features, sorted_batches
 from .mxnet_network import inference_parameters, inference_symbol, inference_table
 from .onnx_export import Graph, onnx_model
@@ -92,12 +92,12 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
     watched = list(dict.fromkeys([*sources.values(), *scored.values()]))
     factors: dict[str, np.ndarray] = {}
     steps = len(feeds) if method == 'naive' else 2 * len(feeds) + len(watched)
-    with counting('calibrating', steps) as count:
+    with doing('calibrating', steps) as display:
 
         def batches() -> Batches:
             for values in _watched(symbol, watched, arrays, feeds):
                 yield [(name, one * factors[name] if name in factors else one) for name, one in values]
-                count()
+                display.advance()
 
         units = _unit_ranges(batches())
         for source in normed:
@@ -116,7 +116,7 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
             for name, (low, high) in ends.items():
                 threshold = _least_divergence(counts[name], largest[name])
                 ends[name] = max(low, -threshold), min(high, threshold)
-                count()
+                display.advance()
     return Ranges(
         {name: ends[source] for name, source in sources.items()},
         {name: max(-ends[output][0], ends[output][1]) for name, output in scored.items()},

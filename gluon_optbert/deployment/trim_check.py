@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..network.saved_model import SavedModel, read_model
-from ..runs.display import counting
 from ..runs.files import sha256
 from ..tasks.features import make_reader, sorted_batches
 from ..tasks.texts import read_texts, read_words
@@ -90,8 +89,7 @@ def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
         raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest value: {listed}')
     splits = None
     if recipe.text:
-        with counting('reading text', len(files), unit='file') as count:
-            words = read_words(files, before.vocabulary, done=count)
+        words = read_words(files, before.vocabulary)
         splits = compare_splits(words, before.vocabulary, after.vocabulary)
     return TrimCheck(worst, len(sentences), splits, after.vocabulary.as_is)
 

@@ -26,7 +26,7 @@ from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build
 from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
 from ..network.saved_model import SavedModel, read_model
-from ..runs.display import counting, markdown_table, tracked
+from ..runs.display import markdown_table, tracked
 from ..runs.limits import read_npz
 from ..runs.programs import named
 from ..runs.progress import CUT
@@ -247,11 +247,7 @@ def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         if (recipe.run / 'model.params').is_file():
             raise ValueError(f'{recipe.run} is a model directory; give the run that it came out of')
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
-    rows = []
-    with counting('verifying', len(rounds), unit='round', seconds=0) as count:
-        for number in rounds:
-            rows.append(_row(recipe, number))
-            count()
+    rows = [_row(recipe, number) for number in tracked(rounds, 'verifying', len(rounds), unit='round')]
     if not all(map(_is_equal, rows)):
         raise NotEqual(
             f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation, and more than '

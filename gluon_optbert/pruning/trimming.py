@@ -16,7 +16,6 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..cutting.shrink import cut_tokens
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
-from ..runs.display import counting
 from ..runs.files import new_output, sha256
 from ..runs.machine import ORIGIN, commit, versions
 from ..runs.programs import named
@@ -99,8 +98,7 @@ def trim_to_text(saved: SavedModel, text: Sequence[Path], *, count: int = 1) -> 
         If a file cannot be read, there is no text, or as `trim`.
     """
     files = list_files(text)
-    with counting('reading text', len(files), unit='file') as done:
-        words = read_words(files, saved.vocabulary, done=done)
+    words = read_words(files, saved.vocabulary)
     model = trim(saved, trimmed_vocabulary(saved.vocabulary, words, count=count))
     return Trimmed(model, saved.architecture, compare_splits(words, saved.vocabulary, model.vocabulary))
 

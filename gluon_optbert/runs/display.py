@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -252,15 +251,6 @@ def tracked(
         for item in items:
             yield item
             display.advance(size(item))
-
-
-@contextlib.contextmanager
-def counting(
-    title: str, total: int | None = None, *, unit: str = 'step', seconds: float = 10.0
-) -> Iterator[Callable[..., None]]:
-    """While something that has no lines of its own is done: what counts its steps; see `Display`."""
-    with Display(title, total, unit=unit, seconds=seconds) as display:
-        yield display.advance
 
 
 def duration(seconds: float) -> str:

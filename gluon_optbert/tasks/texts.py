@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..runs.display import number_of
+from ..runs.display import number_of, tracked
 from ..text.documents import read_documents, sentences_of
 from ..text.layouts import guess_layouts
 from ..text.tokenizer import Vocabulary
@@ -35,16 +35,13 @@ def read_texts(path: Path) -> Iterator[str]:
     return _READERS.get(path.suffix.lower(), _sentences)(path)
 
 
-def read_words(
-    files: Sequence[Path], vocab: Vocabulary, *, done: Callable[[], None] = lambda: None
-) -> Counter:
-    """Counts of the words of some files, see `read_texts`; `done` is called after each of them;
-    FileNotFoundError or ValueError from reading a file, or if there is no word in any.
+def read_words(files: Sequence[Path], vocab: Vocabulary) -> Counter:
+    """Counts of the words of some files, see `read_texts`; FileNotFoundError or ValueError from reading a
+    file, or if there is no word in any.
     """
     words: Counter = Counter()
-    for path in files:
+    for path in tracked(files, 'reading text', len(files), unit='file'):
         words.update(count_words(read_texts(path), vocab))
-        done()
     if not words:
         raise ValueError(f'{", ".join(map(str, files[:3]))}: no text in {number_of(len(files), "file")}')
     return words

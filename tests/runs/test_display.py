@@ -9,22 +9,22 @@ from helpers.commands import on_terminal
 from helpers.tiny import environment
 
 from gluon_optbert.runs import display
-from gluon_optbert.runs.display import Display, counting, duration
+from gluon_optbert.runs.display import Display, duration
 
 SHOWS = """
-from gluon_optbert.runs.display import counting
-with counting('cooking', 3, unit='egg') as count:
+from gluon_optbert.runs.display import Display
+with Display('cooking', 3, unit='egg', seconds=10) as display:
     for _ in range(3):
-        count()
+        display.advance()
 """
 
 WITHIN = """
 import time
-from gluon_optbert.runs.display import counting, doing
+from gluon_optbert.runs.display import Display, doing
 with doing('cooking'):
-    with counting('boiling', 1, unit='egg') as count:
+    with Display('boiling', 1, unit='egg') as display:
         time.sleep(2.5)  # cooking is shown in the bar of what is within it
-        count()
+        display.advance()
     time.sleep(2)
 """
 
@@ -67,20 +67,20 @@ def clock(monkeypatch):
 
 
 def test_lines_are_seconds_apart_and_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
-    with counting('verifying', 4, unit='round') as count:
+    with Display('verifying', 4, unit='round', seconds=10.0) as shown:
         for _ in range(4):
             clock.now += 60.0
-            count()
+            shown.advance()
     assert capsys.readouterr().err.splitlines() == [
         'verifying: 4 rounds',
         'verifying | round 1/4 | 3 min left',
         'verifying | round 2/4 | 2 min left',
         'verifying | round 3/4 | 60 s left',
     ]
-    with counting('counting', 1000, seconds=10.0) as count:
+    with Display('counting', 1000, seconds=10.0) as shown:
         for _ in range(1000):
             clock.now += 0.1
-            count()
+            shown.advance()
     assert len(capsys.readouterr().err.splitlines()) == 1 + 9
 
 
