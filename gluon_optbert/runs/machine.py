@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,22 +252,6 @@ def threads_here() -> int:
     return stated_threads() or share_of_cores()
 
 
-def more_threads_than_cores(machine: Mapping[str, Any]) -> str | None:
-    """A sentence if the workers of a host had more threads than it has cores, as `machine` gives them; None
-    of what lacks a number.
-    """
-    try:
-        threads, workers, cores = (int(machine[name]) for name in ('threads', 'workers_of_host', 'cores'))
-    except (KeyError, TypeError, ValueError):
-        return None
-    if threads * workers <= cores:
-        return None
-    return (
-        f'{workers} workers of a host had {threads} threads each, but {cores} cores: they waited for each '
-        'other; leave OMP_NUM_THREADS unset, or set it to the cores over the workers'
-    )
-
-
 ORIGIN = 'origin.json'
 LIBRARIES = ('mxnet', 'gluonnlp', 'numpy')
 
@@ -278,14 +262,8 @@ def commit() -> str | None:
     """
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ['git', *words],
-            cwd=str(Path(__file__).resolve().parent),
-            check=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ).stdout.strip()
+        command = ['git', '-C', str(Path(__file__).resolve().parent), *words]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
 
     try:
         if git('ls-files', Path(__file__).name) == '':
@@ -341,9 +319,19 @@ def commits_of(directory: Path) -> list[str]:
 
 def origin_warnings(directory: Path) -> list[str]:
     """Reasons why the run of a directory was slow, as its `ORIGIN` says: each sentence once."""
-    machines = [entry.get('machine') for entry in _entries(directory)]
-    sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]
-    return list(dict.fromkeys(filter(None, sentences)))
+    sentences = []
+    for entry in _entries(directory):
+        try:
+            counts = (entry['machine'][name] for name in ('threads', 'workers_of_host', 'cores'))
+            threads, workers, cores = map(int, counts)
+        except (KeyError, TypeError, ValueError):  # of an earlier version
+            continue
+        if threads * workers > cores:
+            sentences.append(
+                f'{workers} workers of a host had {threads} threads each, but {cores} cores: they waited for '
+                'each other; leave OMP_NUM_THREADS unset, or set it to the cores over the workers'
+            )
+    return list(dict.fromkeys(sentences))
 
 
 def note_origin(directory: Path, *, workers: int) -> None:

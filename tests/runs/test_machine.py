@@ -18,7 +18,7 @@ V2 = '41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n'
 MEMORY = '35 31 0:32 / /elsewhere rw,relatime - cgroup cgroup rw,memory\n'
 
 
-def write_groups(place, *, mount, line, files, root='/'):
+def write_groups(place, *, mount, root, line, files):
     """A directory like ``/proc/self``, and control groups with these files below a mount point."""
     proc, point = place / 'proc', place / 'cgroup'
     proc.mkdir()
@@ -30,39 +30,30 @@ def write_groups(place, *, mount, line, files, root='/'):
     return proc
 
 
-@pytest.mark.parametrize(
-    'line, files, quota',
-    [
-        ('0::/job', {'job/cpu.max': '150000 100000'}, 1.5),
-        ('0::/slice/job', {'slice/cpu.max': '200000 100000', 'slice/job/cpu.max': 'max 100000'}, 2.0),
-        ('0::/', {'cpu.max': '50000 100000'}, 0.5),
-        ('0::/job', {'job/cpu.max': 'nonsense'}, float('inf')),
-        ('0::/', {}, float('inf')),
-    ],
-)
-def test_quota_of_version_2_is_the_smallest_up_to_the_root(tmp_path, line, files, quota):
-    assert machine.cpu_quota(write_groups(tmp_path, mount=V2, line=line, files=files)) == quota
+def version_1(place, quota, period=100000):
+    """The files of a control group of version 1."""
+    return {f'{place}cpu.cfs_quota_us': str(quota), f'{place}cpu.cfs_period_us': str(period)}
 
 
 @pytest.mark.parametrize(
-    'root, line, limit, quota',
+    'mount, root, line, files, quota',
     [
-        ('/', '2:cpu,cpuacct:/job', '250000', 2.5),
-        ('/', '2:cpu,cpuacct:/job', '-1', float('inf')),
-        ('/docker/1', '2:cpu,cpuacct:/docker/1/job', '100000', 1.0),  # a container that sees the host's paths
-        ('/', '2:cpuset:/job', '250000', float('inf')),
+        (V2, '/', '0::/job', {'job/cpu.max': '150000 100000'}, 1.5),
+        (V2, '/', '0::/a/job', {'a/cpu.max': '200000 100000', 'a/job/cpu.max': 'max 100000'}, 2.0),
+        (V2, '/', '0::/', {'cpu.max': '50000 100000'}, 0.5),
+        (V2, '/', '0::/job', {'job/cpu.max': 'nonsense'}, float('inf')),
+        (V2, '/', '0::/', {}, float('inf')),
+        (V1, '/', '2:cpu,cpuacct:/job', version_1('job/', 250000), 2.5),
+        (V1, '/', '2:cpu,cpuacct:/job', version_1('job/', -1), float('inf')),
+        (V1, '/', '2:cpuset:/job', version_1('job/', 250000), float('inf')),
+        # a container that sees the host's paths, and a path outside of the mount
+        (V1, '/docker/1', '2:cpu,cpuacct:/docker/1/job', version_1('job/', 100000), 1.0),
+        (V1, '/docker/1', '2:cpu:/other', version_1('', 100000, 50000), 2.0),
     ],
 )
-def test_quota_of_version_1_is_read(tmp_path, root, line, limit, quota):
-    files = {'job/cpu.cfs_quota_us': limit, 'job/cpu.cfs_period_us': '100000'}
-    proc = write_groups(tmp_path, mount=V1, line=line, files=files, root=root)
-    assert machine.cpu_quota(proc) == quota
-
-
-def test_path_outside_of_the_mount_is_its_root(tmp_path):
-    files = {'cpu.cfs_quota_us': '100000', 'cpu.cfs_period_us': '50000'}
-    proc = write_groups(tmp_path, mount=V1, line='2:cpu:/other', files=files, root='/docker/1')
-    assert machine.cpu_quota(proc) == 2.0 and machine.cpu_quota(tmp_path / 'nowhere') == float('inf')
+def test_quota_is_the_smallest_of_the_groups_up_to_the_root(tmp_path, mount, root, line, files, quota):
+    assert machine.cpu_quota(write_groups(tmp_path, mount=mount, line=line, files=files, root=root)) == quota
+    assert machine.cpu_quota(tmp_path / 'nowhere') == float('inf')
 
 
 @pytest.mark.parametrize('quota, count', [(0.5, 1), (1.9, 1), (2.0, 2), (float('inf'), 6)])
