@@ -1,4 +1,6 @@
-"""A predictor without a network, and a service in a process of its own, for tests of the service."""
+"""A predictor without a network, and a service in a process of its own, for tests of the service.
+
+These are skipped where a library of the service or its client is not installed."""
 
 import http.client
 import json
@@ -12,10 +14,14 @@ import time
 import types
 
 import numpy as np
+import pytest
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.predictor import Label, Value
 from gluon_optbert.tasks.squad import Answer
+
+for _library in ('fastapi', 'httpx', 'markdown_it', 'uvicorn'):
+    pytest.importorskip(_library)
 
 SOON = 60  # seconds
 FAKE = 'import sys, json; from helpers.services import serve_fake; serve_fake(**json.loads(sys.argv[1]))'

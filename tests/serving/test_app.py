@@ -11,11 +11,6 @@ from helpers.examples import examples
 from helpers.services import HEADS, FakePredictor
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
-pytest.importorskip('httpx', reason='the client of these tests needs httpx, which is not installed')
-pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.testclient import TestClient

@@ -6,10 +6,6 @@ import pytest
 from helpers.browser import VIEWS, Page, needs_chromium
 from helpers.services import HEADS, Running
 
-pytest.importorskip('uvicorn', reason='the service needs uvicorn, which is not installed')
-pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
-pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
-
 CARD = '\n'.join(['# A card', '', '| a | b |', '| --- | --- |', f'| {"wide " * 40} | x |'])
 
 

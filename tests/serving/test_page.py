@@ -11,9 +11,9 @@ from helpers.pages import HOSTILE
 from helpers.services import HEADS, FakePredictor
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
-pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
-
+from gluon_optbert.serving.app import make_app
 from gluon_optbert.serving.page import TEMPLATE, card_html, page_of
 
 FACTS = {'model': 'tiny', 'labels': [], 'limits': {}}
@@ -104,12 +104,8 @@ def test_the_page_loads_nothing_from_elsewhere():
 
 
 def test_the_service_sends_the_page_with_its_policy():
-    pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
-    testclient = pytest.importorskip('starlette.testclient', reason='the client of this test needs httpx')
-    from gluon_optbert.serving.app import make_app
-
     app = make_app(FakePredictor(HEADS['sentences']), name='<b>', card='# The card')
-    with testclient.TestClient(app) as client:
+    with TestClient(app) as client:
         answer = client.get('/')
     assert answer.status_code == 200 and answer.headers['Content-Type'].startswith('text/html')
     assert "script-src 'sha256-" in answer.headers['Content-Security-Policy']

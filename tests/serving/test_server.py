@@ -13,10 +13,6 @@ from helpers.exported import with_head
 from helpers.services import SOON, Running
 from helpers.tiny import network
 
-pytest.importorskip('uvicorn', reason='the service needs uvicorn, which is not installed')
-pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
-pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
-
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
 from gluon_optbert.serving import server
