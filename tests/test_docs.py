@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.documents import (
     RUNS,
     check_command,
@@ -257,8 +257,7 @@ def test_command_of_extending_prunes_by_what_the_loss_feels(
     output, more = place / 'extended', {'method': 'sensitivity', 'objective': 'int8_bytes', 'prune': 'f'}
     values = values_for(shards_directory, place / 'silent', output, rounds=1, target=0.9, **more)
     monkeypatch.syspath_prepend(place)
-    done = call(place / 'my_prune.py', *words_of(values))
-    assert done.returncode == 0, done.stderr
+    succeed(place / 'my_prune.py', *words_of(values))
     story = json.loads((output / 'round-1' / 'selection.json').read_text())
     scores = dict(story['removed_unit_and_alpha']['f0'])
     assert scores[1] == 0 and 0 < story['cost'] <= story['target']

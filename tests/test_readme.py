@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 from helpers.checkpoints import HEADS, named, write_hugging_face
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.documents import blocks, check_command, code_of, commands, is_target, targets_of_make, text_of
 from helpers.finetuned import sentences, write_glue
 from helpers.pages import check_page
@@ -87,9 +87,7 @@ def run_block(block, place, few):
     for line in block.replace('\\\n', ' ').splitlines():
         if line.startswith('python '):
             program, *words = shlex.split(line)[1:]
-            done = call(program, *words, *few.get(program, '').split(), cwd=place)
-            assert done.returncode == 0, (line, done.stderr)
-            said[program] = done.stdout
+            said[program] = succeed(program, *words, *few.get(program, '').split(), cwd=place)
     return said
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 import pytest
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.documents import RUNS, check_command, commands, text_of
 from helpers.pruned import recipe_for
 from helpers.tiny import ROOT
@@ -113,8 +113,7 @@ def test_what_has_ended_is_collected_and_compared(shards_directory, model_direct
         said = make(place, '-n', 'PYTHON=python', f'ROOT={ROOT}', *words).replace('\\\n', ' ')
         for line in said.splitlines():
             if line.startswith('python '):
-                done = call(*shlex.split(line)[1:], cwd=place)
-                assert done.returncode == 0, done.stderr
+                succeed(*shlex.split(line)[1:], cwd=place)
     text = (place / 'comparison' / 'table.md').read_text()
     assert text.count('| 81.2 |') == 2 and '| 30 steps of gates |' in text and '| not pruned |' in text
     assert not (place / 'rates').exists()

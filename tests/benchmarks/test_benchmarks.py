@@ -5,7 +5,7 @@ import json
 import killed
 import pytest
 import survive
-from helpers.commands import call
+from helpers.commands import refused, succeed
 from helpers.tiny import network, run, saved_model, write_saved_model
 
 from gluon_optbert.deployment.export import export
@@ -21,11 +21,10 @@ def deployment(tmp_path_factory):
 
 def measured(output, script, *words):
     """What a measurement printed, and the result that it wrote."""
-    done = call(f'benchmarks/{script}.py', *words, '--output', output)
-    assert done.returncode == 0, done.stderr
+    said = succeed(f'benchmarks/{script}.py', *words, '--output', output)
     result = json.loads(output.read_text())
-    assert {'recipe', 'versions', 'machine'} <= result.keys() and f'wrote {output}' in done.stdout
-    return done.stdout, result
+    assert {'recipe', 'versions', 'machine'} <= result.keys() and f'wrote {output}' in said
+    return said, result
 
 
 @pytest.mark.parametrize(
@@ -34,8 +33,7 @@ def measured(output, script, *words):
 def test_results_that_are_there_are_refused_before_anything_is_measured(script, words, tmp_path):
     results = tmp_path / 'results.json'
     results.write_text('{}')
-    done = call(f'benchmarks/{script}.py', *words, '--output', results)
-    assert (done.returncode, done.stdout) == (2, '') and 'nothing is overwritten' in done.stderr
+    assert 'nothing is overwritten' in refused(f'benchmarks/{script}.py', *words, '--output', results)
 
 
 def test_latency_of_an_export_and_of_random_weights(deployment, tmp_path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import yaml
-from helpers.commands import call, module_at
+from helpers.commands import call, module_at, refused, succeed
 from helpers.finetuned import flags_of, values_for, write_glue
 from helpers.tiny import write_saved_model, write_shards
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
@@ -20,16 +20,7 @@ TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), 
 
 def made(script, *words):
     """What a script says; it must end well."""
-    done = call(f'{ROOM}/{script}', *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def refused(script, *words):
-    """What a script says of bad input, in one line."""
-    done = call(f'{ROOM}/{script}', *words)
-    assert done.returncode == 2 and done.stderr.count('\n') == 1
-    return done.stderr
+    return succeed(f'{ROOM}/{script}', *words)
 
 
 def pruning_run(path, seed, loss, **settings):
@@ -82,10 +73,10 @@ def test_ways_of_pruning_are_compared_with_their_spread_and_a_control(ways, tmp_
 
 def test_runs_that_differ_in_a_setting_or_in_nothing_do_not_repeat_each_other(ways, tmp_path):
     words = ['--output', tmp_path / 'no']
-    says = refused('compare_pruning.py', f'mixed={ways[0]},{ways[2]}', *words)
+    says = refused(f'{ROOM}/compare_pruning.py', f'mixed={ways[0]},{ways[2]}', *words)
     assert 'differs from' in says and 'gamma' in says
     same = pruning_run(tmp_path / 'same', 1, 2.5)
-    assert 'the same sizes and seed' in refused('compare_pruning.py', f'one={ways[0]},{same}', *words)
+    assert 'the same sizes and seed' in refused(f'{ROOM}/compare_pruning.py', f'one={ways[0]},{same}', *words)
     assert not (tmp_path / 'no').exists()
 
 
@@ -150,7 +141,8 @@ def test_networks_to_time_are_each_printed_once_in_both_precisions(tmp_path):
 def test_networks_that_were_not_timed_are_refused(tmp_path):
     run = write_task_run(tmp_path / 'run', (BASE, SMALL), (90.0, 89.0))
     times = times_of(tmp_path / 'times.json', (BASE, TINY), (8.0, 4.0))
-    assert '--networks' in refused('plot_tasks.py', run, '--times', times, '--output', tmp_path / 'plot')
+    words = [run, '--times', times, '--output', tmp_path / 'plot']
+    assert '--networks' in refused(f'{ROOM}/plot_tasks.py', *words)
 
 
 def test_losses_are_compared_instance_by_instance(tmp_path):
@@ -204,7 +196,7 @@ def test_missing_runs_of_settings_are_made(model_directory, tmp_path, monkeypatc
     def in_this_process(words, **more):
         if words[0] != sys.executable:
             return original(words, **more)
-        assert call(*words[1:]).returncode == 0
+        succeed(*words[1:])
 
     monkeypatch.setattr(subprocess, 'run', in_this_process)
     values = values_for(model_directory, write_glue(tmp_path / 'glue'), tmp_path)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.commands import call
+from helpers.commands import refused, succeed
 from helpers.questions import write_squad
 
 from gluon_optbert.architecture.heads import Head
@@ -14,11 +14,10 @@ def test_score_stands_above_that_of_the_majority_class(tmp_path):
     (tmp_path / 'dev.tsv').write_text('sentence\tlabel\na\t1\nb\t0\nc\t1\nd\t1\n')
     (tmp_path / 'out.jsonl').write_text('{"label": "1"}\n{"label": "0"}\n{"label": "1"}\n{"label": "1"}\n')
     words = ['--task', 'sst2', '--predictions', tmp_path / 'out.jsonl', '--data', tmp_path / 'dev.tsv']
-    result = call('tools/score.py', *words)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == 'SST-2, 4 rows: accuracy 100.00\nalways the majority class: accuracy 75.00\n'
+    said = succeed('tools/score.py', *words)
+    assert said == 'SST-2, 4 rows: accuracy 100.00\nalways the majority class: accuracy 75.00\n'
     (tmp_path / 'out.jsonl').write_text('{"label": "1"}\n' * 4)
-    first, _, last = call('tools/score.py', *words).stdout.splitlines()
+    first, _, last = succeed('tools/score.py', *words).splitlines()
     assert first == 'SST-2, 4 rows: accuracy 75.00 *' and last.startswith('* no better than always the maj')
 
 
@@ -32,13 +31,11 @@ def test_task_is_that_of_the_network_or_of_the_columns(tmp_path):
     (tmp_path / 'run' / 'head.json').write_text(json.dumps(head.to_dict()))
     words = ['tools/score.py', '--data', tmp_path / 'dev.csv', '--predictions']
     for more in ([tmp_path / 'run' / 'out.jsonl'], [tmp_path / 'out.jsonl', '--model', tmp_path / 'run']):
-        result = call(*words, *more)
-        assert 'accuracy 66.67 *' in result.stdout, result.stderr
-    result = call(*words, tmp_path / 'out.jsonl')
-    assert result.returncode == 2 and "the label 'so-so', wanted bad or good" in result.stderr
+        assert 'accuracy 66.67 *' in succeed(*words, *more)
+    assert "the label 'so-so', wanted bad or good" in refused(*words, tmp_path / 'out.jsonl')
     (tmp_path / 'out.jsonl').write_text('{"label": "good"}\n{"label": "bad"}\n{"label": "bad"}\n')
-    result = call(*words, tmp_path / 'out.jsonl', '--text', 'body', '--label', 'mood')
-    assert result.stdout.startswith('dev, 3 rows: accuracy 66.67 *'), result.stderr
+    said = succeed(*words, tmp_path / 'out.jsonl', '--text', 'body', '--label', 'mood')
+    assert said.startswith('dev, 3 rows: accuracy 66.67 *')
 
 
 def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
@@ -49,8 +46,7 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
         ('SQuAD2.0', 'SQuAD 2.0: exact 100.00 | total 1 |'),
     ):
         words = ['--task', name, '--predictions', tmp_path / 'out.json', '--data', path]
-        result = call('tools/score.py', *words)
-        assert result.returncode == 0 and result.stdout.startswith(says), result.stderr
+        assert succeed('tools/score.py', *words).startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -62,5 +58,5 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, words, says):
-    result = call('tools/score.py', '--predictions', tmp_path / 'no', '--data', tmp_path / 'no', *words)
-    assert result.returncode == 2 and says in result.stderr and result.stderr.count('\n') == 1
+    files = ('--predictions', tmp_path / 'no', '--data', tmp_path / 'no')
+    assert says in refused('tools/score.py', *files, *words)

@@ -5,7 +5,7 @@ import shlex
 
 import matplotlib
 import pytest
-from helpers.commands import call
+from helpers.commands import refused, succeed
 
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
@@ -28,9 +28,7 @@ def trials_of(output):
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, shards_directory, model_directory):
     output = tmp_path_factory.mktemp('search') / 'search'
-    result = call(*words(shards_directory, model_directory, output, '--trials', '2'))
-    assert result.returncode == 0, result.stderr
-    return output, result.stdout
+    return output, succeed(*words(shards_directory, model_directory, output, '--trials', '2'))
 
 
 def test_best_trial_comes_first_and_keeps_its_model(finished):
@@ -64,13 +62,11 @@ def test_first_trial_has_the_values_of_the_recipe_and_table_and_plots_show_all(f
 
 def test_finished_search_takes_more_trials_and_no_other_settings(finished, shards_directory, model_directory):
     output = finished[0]
-    result = call(*words(shards_directory, model_directory, output, '--trials', '3', '--resume'))
-    assert result.returncode == 0, result.stderr
+    succeed(*words(shards_directory, model_directory, output, '--trials', '3', '--resume'))
     rows = trials_of(output)
     assert len(rows) == len({row['gamma'] for row in rows}) == 3
     for more, said in (((), 'exists'), (('--seed', '5', '--resume'), 'seed')):
-        result = call(*words(shards_directory, model_directory, output, *more))
-        assert result.returncode == 2 and said in result.stderr
+        assert said in refused(*words(shards_directory, model_directory, output, *more))
 
 
 @pytest.mark.parametrize(
@@ -82,5 +78,5 @@ def test_finished_search_takes_more_trials_and_no_other_settings(finished, shard
     ],
 )
 def test_contradictory_search_is_refused(tmp_path, shards_directory, model_directory, change, named):
-    result = call(*words(shards_directory, model_directory, tmp_path / 'search', *change))
-    assert result.returncode == 2 and named in result.stderr and not (tmp_path / 'search').exists()
+    assert named in refused(*words(shards_directory, model_directory, tmp_path / 'search', *change))
+    assert not (tmp_path / 'search').exists()

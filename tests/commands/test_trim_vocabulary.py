@@ -1,7 +1,7 @@
 """tools/trim_vocabulary.py: what it says, and that what it writes is trained, pruned and compared."""
 
 import pytest
-from helpers.commands import call
+from helpers.commands import refused, succeed
 from helpers.tiny import contents, write_shards
 from helpers.trimmed import TOKENS, write_whole
 
@@ -16,13 +16,13 @@ def place(tmp_path):
 
 
 def trim(place, *words):
+    """The words of a command that trims."""
     named = ('--model', place / 'whole', '--text', place / 'text.txt', '--output', place / 'trimmed')
-    return call('tools/trim_vocabulary.py', *named, *words)
+    return 'tools/trim_vocabulary.py', *named, *words
 
 
 def test_it_says_what_went_and_how_the_text_splits(place):
-    done = trim(place, '--count', 2)
-    assert done.returncode == 0, done.stderr
+    said = succeed(*trim(place, '--count', 2))
     left = len(read_model(place / 'trimmed').vocabulary)
     for line in (
         f'tokens: {len(TOKENS)} before, {left} left (',
@@ -32,42 +32,32 @@ def test_it_says_what_went_and_how_the_text_splits(place):
         'next: python tools/verify.py ',
         f'--vocab {place / "trimmed" / "vocab.txt"} ',
     ):
-        assert line in done.stdout
-    done = call('tools/verify.py', place / 'trimmed', '--text', place / 'text.txt')
-    assert done.returncode == 0, done.stderr
-    assert 'encoded: largest difference ' in done.stdout and '  dogs (1): dog ##s -> ' in done.stdout
-    assert 'verified: 1 sequence whose tokens all stayed, within 1e-06 of the network' in done.stdout
+        assert line in said
+    said = succeed('tools/verify.py', place / 'trimmed', '--text', place / 'text.txt')
+    assert 'encoded: largest difference ' in said and '  dogs (1): dog ##s -> ' in said
+    assert 'verified: 1 sequence whose tokens all stayed, within 1e-06 of the network' in said
 
 
 def test_bad_input_is_one_line_and_nothing_is_written(place):
     before = contents(place)
-    done = trim(place, '--text', 'nowhere')
-    assert done.returncode == 2 and done.stderr.count('error:') == 1
-    assert 'nowhere: no such file or directory of text' in done.stderr
+    assert 'nowhere: no such file or directory of text' in refused(*trim(place, '--text', 'nowhere'))
     assert contents(place) == before
 
 
 def test_flags_of_a_trimmed_vocabulary_go_with_no_run(tmp_path):
-    done = call('tools/verify.py', tmp_path, '--text', 'x')
-    assert done.returncode == 2 and '--text goes with a model with a trimmed' in done.stderr
+    assert '--text goes with a model with a trimmed' in refused('tools/verify.py', tmp_path, '--text', 'x')
 
 
 def test_shards_of_the_whole_vocabulary_are_refused_with_the_way_out(place):
-    assert trim(place).returncode == 0
+    succeed(*trim(place))
     write_shards(place / 'shards')
     words = ('--model', place / 'trimmed', '--shards', place / 'shards', '--output', place / 'out')
-    done = call('pretrain/run_pretraining.py', *words, '--steps', 1)
-    assert done.returncode == 2 and 'make shards with the --vocab of the model' in done.stderr
-
-
-def succeed(*words):
-    done = call(*words)
-    assert done.returncode == 0, (words, done.stderr)
-    return done.stdout
+    said = refused('pretrain/run_pretraining.py', *words, '--steps', 1)
+    assert 'make shards with the --vocab of the model' in said
 
 
 def test_trimmed_network_is_pruned_on_its_shards_and_compared_with_the_whole_one(place):
-    assert trim(place, '--count', 2).returncode == 0
+    succeed(*trim(place, '--count', 2))
     model, short = place / 'trimmed', ('--batch-size', 4, '--evaluation-limit', 4)
     vocab, shards = model / 'vocab.txt', place / 'shards'
     sizes = ('--max-seq-length', 16, '--held-out', 0.5, '--layout', 'sentences', '--next-sentence', 'false')

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.exported import with_head
 from helpers.pages import HOSTILE
 from helpers.tiny import TOKENS, network, random_alphas, vocabulary
@@ -286,8 +286,7 @@ def test_the_command_writes_a_directory_for_each_library_and_its_card(tmp_path, 
     words += {'mxnet': ['--onnx'], 'transformers': []}.get(
         format, ['--precision', 'int8', '--calibrate', tmp_path / 'text']
     )
-    done = call('tools/export_model.py', model, *words)
-    assert done.returncode == 0, done.stderr
+    succeed('tools/export_model.py', model, *words)
     names = {path.relative_to(tmp_path / 'out').as_posix() for path in (tmp_path / 'out').rglob('*.*')}
     of_hub = TOKENIZER if format != 'mxnet' else set()
     assert names == {'README.md', 'vocab.txt', *of_hub, *WRITTEN[format]}

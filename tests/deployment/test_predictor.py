@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers.commands import call
+from helpers.commands import call, succeed
 from helpers.exported import HEADS, UNEVEN, load_deployment, with_head
 from helpers.questions import write_squad
 from helpers.tiny import ROOT, network, saved_model, vocabulary, write_saved_model
@@ -284,9 +284,7 @@ def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one
 
 def answered(*words, **options):
     """What the command prints of texts, a line of JSON for each."""
-    result = call('tools/predict.py', *words, **options)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return [json.loads(line) for line in succeed('tools/predict.py', *words, **options).splitlines()]
 
 
 def test_command_answers_every_line_and_repeats_its_text(exports):

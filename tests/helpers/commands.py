@@ -90,6 +90,21 @@ def call(*words, input='', cwd=ROOT):
     return subprocess.CompletedProcess(words, status, _text(out), _text(err))
 
 
+def succeed(*words, **options):
+    """What a command prints that succeeds; the words and options are those of `call`."""
+    done = call(*words, **options)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+def refused(*words, **options):
+    """The line in which a command refuses bad input; the words and options are those of `call`."""
+    done = call(*words, **options)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+    assert done.stderr.startswith('error: ')
+    return done.stderr
+
+
 def run_without(blocked, *lines):
     """What a program of these lines says that cannot import some packages."""
     start = ['import sys', *(f'sys.modules[{name!r}] = None' for name in blocked)]

@@ -17,7 +17,7 @@ import pytest
 from gluon_optbert import commands as functions
 from gluon_optbert.runs import command_line
 from gluon_optbert.runs.programs import COMMANDS
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.tiny import ROOT
 
 BY_SCRIPT = {command.script: command.name for command in COMMANDS.values()}
@@ -64,9 +64,8 @@ def commands(*pages):
 @functools.cache
 def flags_of(program):
     """The flags of a script or of `-m` and a module, with what their help says of each."""
-    helped = call(*program.split(), '--help')
-    assert helped.returncode == 0, helped.stderr
-    shown = re.sub(r'\n\n[a-z ]+:\n', '\n', helped.stdout)  # without the titles of groups
+    helped = succeed(*program.split(), '--help')
+    shown = re.sub(r'\n\n[a-z ]+:\n', '\n', helped)  # without the titles of groups
     entries = re.split(r'\n  (?=-)', shown)[1:]
     flags = {}
     for entry in entries:

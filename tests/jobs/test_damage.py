@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.commands import call
+from helpers.commands import call, succeed
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import write_glue
 from helpers.pretrained import recipe_for, values_for
@@ -107,7 +107,7 @@ def pruned_for_its_task(model_directory, tmp_path_factory):
     words = ['--model', base / 'run' / 'seed-1', '--data', base / 'glue', '--steps', 4, '--alpha-steps', 3]
     words += ['--batch-size', 8, '--reconstruct', '--checkpoint-every', 2, '--log-every', 1]
     words = [ROOT / 'finetune' / 'run_prune.py', *words, '--timing', 'false', '--output']
-    assert call(*words, base / 'whole').returncode == 0
+    succeed(*words, base / 'whole')
     return base / 'whole', words
 
 
@@ -120,8 +120,7 @@ def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(
     assert_fails_for(call(*words, disk / 'run'), 'No space left on device', 'will need about')
     filler.unlink()
     resume = ['--resume'] if (disk / 'run').exists() else []
-    done = call(*words, disk / 'run', *resume)
-    assert done.returncode == 0, done.stderr
+    succeed(*words, disk / 'run', *resume)
     assert results(disk / 'run') == results(whole)
 
 

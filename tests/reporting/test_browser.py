@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.browser import VIEWS, Page, needs_chromium
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.finetuned import recipe_for, write_glue
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
@@ -17,8 +17,7 @@ def report(tmp_path_factory, model_directory, pruned_run):
     runs = [pruned_run[0], write_run(base / 'a-run-with-quite-a-long-name'), base / 'run', model_directory]
     of_task = [write_task_run(base / 'task', [BASE, SMALL], [80.0, 70.0])]
     for name, paths in (('report', runs), ('task', of_task)):
-        done = call('tools/report.py', *paths, '--output', base / f'{name}.html')
-        assert done.returncode == 0, done.stderr
+        succeed('tools/report.py', *paths, '--output', base / f'{name}.html')
     return base
 
 

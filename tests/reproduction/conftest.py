@@ -1,7 +1,7 @@
 """What several files of tables share: tasks of letters, a base, and one finished table."""
 
 import pytest
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.finetuned import write_glue
 from helpers.questions import write_squad
 from helpers.tables import FINISHED, flags_for, recipe_for
@@ -71,6 +71,5 @@ def further(data, tmp_path):
 def finished(base, shards_directory, data, tmp_path_factory):
     """Rows of Table 6 of every kind on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
     output = tmp_path_factory.mktemp('table') / 'table'
-    done = call('finetune/run_table.py', *flags_for(base, shards_directory, data, output, **FINISHED))
-    assert done.returncode == 0, done.stderr
-    return output, done.stdout
+    flags = flags_for(base, shards_directory, data, output, **FINISHED)
+    return output, succeed('finetune/run_table.py', *flags)

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.commands import call
+from helpers.commands import succeed
 from helpers.tables import sheet
 from helpers.tiny import contents
 
@@ -114,8 +114,7 @@ def test_average_is_that_of_the_tasks_by_seed(copied):
 def test_rendering_needs_nothing_but_the_output(finished, copied):
     for path in copied.glob('table.*'):
         path.unlink()
-    done = call('finetune/run_table.py', '--table', 6, '--output', copied, '--render')
-    assert done.returncode == 0, done.stderr
+    succeed('finetune/run_table.py', '--table', 6, '--output', copied, '--render')
     assert contents(copied) == contents(finished[0])
 
 

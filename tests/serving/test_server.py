@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from helpers.commands import call
+from helpers.commands import refused, succeed
 from helpers.exported import with_head
 from helpers.services import SOON, Running
 from helpers.tiny import network
@@ -46,8 +46,8 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     service = running(Running('tools/serve.py', deployment, '--port', 0, '--host-names', 'proxy.example'))
     assert f'serving {deployment} at http://127.0.0.1:{service.port}' in service.said
     status, values = service.post({'instances': ['a b c', 'x y', {'text': 'd', 'pair': 'e f'}]})
-    predicted = call('tools/predict.py', deployment, input='a b c\nx y\nd\te f\n')
-    wanted = [json.loads(line) for line in predicted.stdout.splitlines()]
+    predicted = succeed('tools/predict.py', deployment, input='a b c\nx y\nd\te f\n')
+    wanted = [json.loads(line) for line in predicted.splitlines()]
     assert status == 200 and [one['text'] for one in values['predictions']] == ['a b c', 'x y', 'd']
     for one, other in zip(values['predictions'], wanted):
         assert one['label'] == other['label']
@@ -143,8 +143,7 @@ def test_bad_flags_and_a_port_in_use_are_one_line(deployment, model_directory):
             (deployment, ['--host', 'no such host'], 'cannot be listened on'),
             (model_directory, [], 'export it first'),
         ):
-            done = call('tools/serve.py', directory, *flags)
-            assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+            assert words in refused('tools/serve.py', directory, *flags)
 
 
 def test_an_address_of_ipv6_is_written_as_browsers_take_it():
