@@ -22,8 +22,7 @@ import numpy as np
 from .architecture.architecture import Architecture, described_html
 from .architecture.heads import PRETRAINING
 from .deployment.predictor import Predictor as Loaded
-from .network.saved_model import SavedModel, write_model
-from .network.saved_model import read_model as read
+from .network.saved_model import SavedModel, read_model as read, write_model
 from .runs.display import markdown_table, number_of
 from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS

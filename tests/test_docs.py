@@ -21,8 +21,7 @@ from helpers.documents import (
     targets_of_make,
     text_of,
 )
-from helpers.finetuned import flags_of as words_of
-from helpers.finetuned import recipe_for as tuning_recipe
+from helpers.finetuned import flags_of as words_of, recipe_for as tuning_recipe
 from helpers.pruned import values_for
 from helpers.tiny import (
     ROOT,

@@ -19,8 +19,7 @@ def trim_vocabulary(argv=None):
     """
     from ..architecture.cost import ParameterCost
     from ..architecture.heads import PRETRAINING
-    from ..pruning.trimming import TrimRecipe
-    from ..pruning.trimming import trim_vocabulary as run
+    from ..pruning.trimming import TrimRecipe, trim_vocabulary as run
 
     words = ['--model', 'models/base', '--text', 'wiki', '--output', 'models/trimmed']
     example = line('optbert-trim-vocabulary', *words)
@@ -103,8 +102,7 @@ def verify(argv=None):
 
     Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed.
     """
-    from ..deployment import export, trim_check
-    from ..deployment import verify as checks
+    from ..deployment import export, trim_check, verify as checks
     from ..runs.files import new_output, refuse_existing, write_json
     from ..runs.machine import origin_here, origin_warnings
     from ..runs.recipe import read_yaml

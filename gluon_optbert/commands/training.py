@@ -25,8 +25,7 @@ LONG_TRAINING, LARGE_NETWORK = 100_000, 2e7  # steps of pre-training; parameters
 @command
 def make_shards(argv=None):
     """Turn raw text into shards for pre-training."""
-    from ..text.make_shards import ShardRecipe
-    from ..text.make_shards import make_shards as run
+    from ..text.make_shards import ShardRecipe, make_shards as run
 
     example = line('optbert-make-shards', '--input', 'TEXT_DIR', '--vocab', 'vocab.txt', '--output', 'SHARDS')
     recipe = parse(ShardRecipe, argv, description=make_shards.__doc__, example=example)
@@ -91,8 +90,7 @@ def pruning_recipe(model: Path) -> str:
 @command
 def import_checkpoint(argv=None):
     """Import a public BERT checkpoint of Hugging Face, Google or GluonNLP as a model directory."""
-    from ..importing.convert import ImportRecipe, describe
-    from ..importing.convert import import_checkpoint as run
+    from ..importing.convert import ImportRecipe, describe, import_checkpoint as run
 
     example = line('optbert-import', 'downloads/bert-base-uncased', '--output', 'models/base')
     recipe = parse(
@@ -191,8 +189,7 @@ def finetune_glue(argv=None):
     with a fraction are numbers to predict. JSON lines and tab-separated files are read alike. Lists of labels
     are several labels at a time, and files of CoNLL's columns are tags of words.
     """
-    from ..finetuning.recipes import GlueRecipe
-    from ..finetuning.recipes import finetune_glue as run
+    from ..finetuning.recipes import GlueRecipe, finetune_glue as run
 
     words = ['--task', 'MRPC', '--model', 'models/small', '--data', 'glue', '--seeds', '1,2,3']
     example = line('optbert-finetune-glue', *words, '--output', 'runs/mrpc', recipe='finetune/glue')
@@ -203,8 +200,7 @@ def finetune_glue(argv=None):
 @command
 def finetune_squad(argv=None):
     """Fine-tune a model directory, pruned or not, on SQuAD."""
-    from ..finetuning.recipes import SquadRecipe
-    from ..finetuning.recipes import finetune_squad as run
+    from ..finetuning.recipes import SquadRecipe, finetune_squad as run
 
     words = ['--model', 'models/small', '--data', 'squad', '--output', 'runs/squad2']
     example = line('optbert-finetune-squad', *words, recipe='finetune/squad2')

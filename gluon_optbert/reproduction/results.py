@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 
 from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
-from ..reporting.figures import STYLE, look, save
-from ..reporting.figures import plain as plain_text
+from ..reporting.figures import STYLE, look, plain as plain_text, save
 from ..reporting.page import Section, element, joined, note, picture, table
 from ..reporting.sections import Reader
 from ..runs.display import markdown_table, number_of

@@ -21,8 +21,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.paper import load_table
 from ..finetuning.result import FineTuningResult
 from ..pruning.report import widths_line
-from ..reporting.figures import STYLE, draw_widths, look, save
-from ..reporting.figures import plain as plain_text
+from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, save
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file

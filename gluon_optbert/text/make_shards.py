@@ -39,8 +39,7 @@ from ..runs.failures import RunFailed
 from ..runs.files import new_directory, new_output, write_sealed
 from ..runs.machine import processors
 from ..runs.recipe import Recipe, Seed, Share, option, to_dict
-from . import documents, shards
-from . import tokenizer as vocabulary
+from . import documents, shards, tokenizer as vocabulary
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
 from .layouts import LAYOUTS, detect_layout

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, seal, vocabulary
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts
 from gluon_optbert.analysis.similarity import LinearCKA, compare

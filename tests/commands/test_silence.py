@@ -4,8 +4,7 @@ import json
 
 import pytest
 from helpers.commands import on_terminal
-from helpers.finetuned import flags_of, write_glue
-from helpers.finetuned import values_for as tuning_values
+from helpers.finetuned import flags_of, values_for as tuning_values, write_glue
 from helpers.pruned import values_for as pruning_values
 from helpers.tiny import vocabulary
 

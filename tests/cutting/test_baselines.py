@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.tiny import network, random_parameters
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve

@@ -7,8 +7,7 @@ import pytest
 from helpers.examples import examples
 from helpers.networks import ARCHITECTURES, SEEDS
 from helpers.tiny import network, random_alphas
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.named import resolve

@@ -16,8 +16,7 @@ from helpers.tiny import (
     random_selection,
     relative_difference,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes

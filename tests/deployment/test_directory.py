@@ -11,8 +11,7 @@ from helpers.examples import examples
 from helpers.exported import UNEVEN, load_deployment, vouched
 from helpers.processor import needs_bfloat16
 from helpers.tiny import saved_model
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 
 from gluon_optbert.deployment import mxnet_network
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from helpers.exported import ARCHITECTURES, CASES, UNEVEN, differences, outside, saved_with
 from helpers.tiny import ROOT, TOKENS, network, saved_model
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 

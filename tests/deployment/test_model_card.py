@@ -11,8 +11,7 @@ from helpers.commands import succeed
 from helpers.exported import with_head
 from helpers.pages import HOSTILE
 from helpers.tiny import TOKENS, network, random_alphas, vocabulary
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gluon_optbert
 from gluon_optbert.architecture.heads import PRETRAINING, Head

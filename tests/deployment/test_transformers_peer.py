@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.documents import code_of
-from helpers.exported import ARCHITECTURES, outside, with_head
-from helpers.exported import CASES as HEADS_OF
+from helpers.exported import ARCHITECTURES, CASES as HEADS_OF, outside, with_head
 from helpers.tiny import ROOT
 
 from gluon_optbert.architecture.heads import Head

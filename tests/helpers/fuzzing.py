@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve

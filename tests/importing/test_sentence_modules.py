@@ -9,8 +9,7 @@ import pytest
 from helpers.checkpoints import write_hugging_face
 from helpers.examples import examples
 from helpers.tiny import ROOT, random_selection
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.numpy import save_file
 
 from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, SIMILARITIES, Embedding

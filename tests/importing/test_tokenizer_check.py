@@ -8,8 +8,7 @@ from helpers.checkpoints import write_hugging_face
 from helpers.commands import call
 from helpers.examples import examples
 from helpers.tiny import TOKENS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import models, processors
 
 from gluon_optbert.deployment.description import read_description

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.commands import call, succeed
-from helpers.finetuned import recipe_for as finetuning_recipe
-from helpers.finetuned import write_glue
+from helpers.finetuned import recipe_for as finetuning_recipe, write_glue
 from helpers.pretrained import recipe_for, values_for
 from helpers.pruned import results
 from helpers.tiny import ROOT, contents, records, run, saved_model, write_shards

@@ -22,10 +22,8 @@ from helpers.jobs import (
     interrupted_job,
     needs_horovod,
 )
-from helpers.pretrained import recipe_for as pretraining_recipe
-from helpers.pretrained import values_for as pretraining_values
-from helpers.pruned import alphas_of, records, selection_of
-from helpers.pruned import values_for as pruning_values
+from helpers.pretrained import recipe_for as pretraining_recipe, values_for as pretraining_values
+from helpers.pruned import alphas_of, records, selection_of, values_for as pruning_values
 from helpers.stricken import STRICKEN, living
 from helpers.tiny import ROOT, outputs_of, random_inputs, relative_difference
 

@@ -19,8 +19,7 @@ from helpers.tiny import (
     random_parameters,
     relative_difference,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from mxnet import autograd
 
 from gluon_optbert.architecture.parameters import H_GATES, network_shapes

@@ -4,15 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from helpers.finetuned import recipe_for as finetuning_recipe
-from helpers.finetuned import write_glue
+from helpers.finetuned import recipe_for as finetuning_recipe, write_glue
 from helpers.tiny import contents, records
 
 from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning import methods
-from gluon_optbert.pruning import recipe as recipes
+from gluon_optbert.pruning import methods, recipe as recipes
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, check_ranking
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill

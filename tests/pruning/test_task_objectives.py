@@ -10,8 +10,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.finetuned import recipe_for as finetuning_recipe
-from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
+from helpers.finetuned import (
+    recipe_for as finetuning_recipe,
+    sentences,
+    squad_recipe,
+    write_glue,
+    write_questions,
+)
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at, results, selection_of, with_more_tokens
 from helpers.tiny import contents, network, random_parameters, saved_model

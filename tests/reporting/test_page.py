@@ -5,8 +5,7 @@ import re
 import pytest
 from helpers.examples import examples
 from helpers.pages import HOSTILE, Reader, check_page
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from markupsafe import Markup
 
 from gluon_optbert.reporting.page import Chapter, element, page, picture, shown, table, values

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 from helpers.tiny import environment
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import LONGEST_MESSAGE, shown

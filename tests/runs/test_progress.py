@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.runs.progress import Epoch, HeldOut, Progress, TaskScores, exceeds, score_text
 

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import NonNegativeFloat, PositiveInt, ValidationError
 
 from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe

@@ -9,8 +9,7 @@ import time
 import pytest
 from helpers.examples import examples
 from helpers.services import HEADS, FakePredictor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.testclient import TestClient

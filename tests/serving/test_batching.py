@@ -5,8 +5,7 @@ import threading
 
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.serving.batching import Batcher, Closed, QueueFull
 

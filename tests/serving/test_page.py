@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from helpers.pages import HOSTILE
 from helpers.services import HEADS, FakePredictor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.testclient import TestClient
 
 from gluon_optbert.serving.app import make_app

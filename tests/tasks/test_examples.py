@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.examples import (
     head_of_table,

@@ -11,8 +11,7 @@ import pytest
 from helpers.examples import examples
 from helpers.questions import write_squad
 from helpers.tiny import TOKENS, vocabulary
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.squad import (
     Answer,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.tiny import vocabulary
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.features import NO_TAG, batch_of
 from gluon_optbert.tasks.metrics import entities, score

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.tiny import LENGTH, PREDICTIONS, write_records
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.text.batches import evaluation_batches, stream
 from gluon_optbert.text.shards import Shards, record_dtype

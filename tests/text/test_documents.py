@@ -10,8 +10,7 @@ import textwrap
 
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.text import documents
 from gluon_optbert.text.documents import list_files, read_documents, sentences_of

@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.text.instances import InstanceSpec, Tokens, make_instances, segment_pairs, single_segments
 

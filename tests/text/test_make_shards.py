@@ -18,8 +18,7 @@ from helpers.tiny import ROOT, environment, run, seal
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill, to_dict
-from gluon_optbert.text import make_shards as chunk_workers
-from gluon_optbert.text import shards
+from gluon_optbert.text import make_shards as chunk_workers, shards
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, read_vocabulary, vocabulary_of, write_vocabulary

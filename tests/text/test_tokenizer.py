@@ -11,8 +11,7 @@ import pytest
 from gluonnlp.data import BERTSentenceTransform, BERTTokenizer
 from helpers.examples import examples
 from helpers.tiny import environment
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from gluon_optbert.analysis.sample import sample_of_texts

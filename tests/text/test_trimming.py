@@ -2,8 +2,7 @@
 
 import pytest
 from helpers.examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.text.tokenizer import (
     SPECIAL_TOKENS,

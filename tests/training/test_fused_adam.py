@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
-from gluon_optbert.training import fused_adam as blocks
-from gluon_optbert.training import optimization
+from gluon_optbert.training import fused_adam as blocks, optimization
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer
 

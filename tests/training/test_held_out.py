@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.tiny import network, saved_model
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gluon_optbert.network.model import build
 from gluon_optbert.runs.progress import HeldOut

@@ -17,8 +17,7 @@ from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, i
 
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.training import held_out
-from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training import held_out, pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import losses_of
 from gluon_optbert.training.loop import Reporter, Terminated, backward
