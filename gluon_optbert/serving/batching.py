@@ -121,10 +121,7 @@ class Batcher:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            batch = self._gather()
-            if not batch:
-                return
+        for batch in iter(self._gather, []):
             self._settle([waiting for waiting in batch if not waiting[0].future.done()])
 
     def _gather(self) -> list[_Waiting]:
