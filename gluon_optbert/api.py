@@ -41,21 +41,11 @@ _MAKE_NETWORKS = RUNS.keys() - {'make_shards', 'verify'}
 
 
 class Format(NamedTuple):
-    """Writer of a format of `export`.
+    """Writer of a format of `export`."""
 
-    Parameters
-    ----------
-    writer : str
-        A module and its function.
-    fields : tuple of str
-        Fields of the command that it reads beside those that all do.
-    told : mapping
-        What the function is told beside the user's options.
-    """
-
-    writer: str
-    fields: tuple[str, ...] = ()
-    told: Mapping[str, Any] = {}
+    writer: str  # a module and its function
+    fields: tuple[str, ...] = ()  # of the command, that it reads beside those that all do
+    told: Mapping[str, Any] = {}  # what the function is told beside the user's options
 
 
 _ONNX = Format('deployment.library_exports:export_onnx', ('precision', 'calibrate'))

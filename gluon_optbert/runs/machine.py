@@ -186,22 +186,12 @@ def settings() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class ThreadChoice:
-    """The threads of a network that predicts, and why there are so many.
-
-    Parameters
-    ----------
-    cores : int
-        Physical cores that this process may use: its affinity and the quota of its control groups count.
-    others : int
-        Threads of other programs that computed when the choice was made.
-    spinning : bool
-        Whether a thread may spin while it waits: not where threads would outnumber the processors.
-    """
+    """The threads of a network that predicts, and why there are so many."""
 
     threads: int
-    cores: int
-    others: int
-    spinning: bool
+    cores: int  # that this process may use: its affinity and the quota of its control groups count
+    others: int  # threads of other programs that computed when the choice was made
+    spinning: bool  # whether a thread may spin while it waits: not where threads outnumber the processors
 
     def __str__(self) -> str:
         busy = f', and other programs compute with {number_of(self.others, "thread")}' if self.others else ''

@@ -12,21 +12,11 @@ YAML = ('.yaml', '.yml')  # suffixes of recipe files
 
 
 class Command(NamedTuple):
-    """A program that pip installs, and the script of a checkout that does the same.
+    """A program that pip installs, and the script of a checkout that does the same."""
 
-    Parameters
-    ----------
-    script : str
-        Its path in a checkout.
-    entry : str
-        The module below ``gluon_optbert.commands``, and its function.
-    mxnet : bool
-        Whether it needs MXNet.
-    """
-
-    script: str
-    entry: str
-    mxnet: bool = True
+    script: str  # its path in a checkout
+    entry: str  # the module below ``gluon_optbert.commands``, and its function
+    mxnet: bool = True  # whether it needs MXNet
 
     @property
     def name(self) -> str:
@@ -54,24 +44,12 @@ COMMANDS = {
 
 
 class Run(NamedTuple):
-    """A function of the package that runs a recipe; the command of the same name does it as well.
+    """A function of the package that runs a recipe; the command of the same name does it as well."""
 
-    Parameters
-    ----------
-    home : str
-        The module below ``gluon_optbert`` that has it.
-    recipe : str
-        The class of its recipe, with its module where that is not the home.
-    gives : str
-        What the function makes of what.
-    first : str
-        The field of its recipe that is its first word, where that is no recipe file.
-    """
-
-    home: str
-    recipe: str
-    gives: str
-    first: str = ''
+    home: str  # the module below ``gluon_optbert`` that has it
+    recipe: str  # the class of its recipe, with its module where that is not the home
+    gives: str  # what the function makes of what
+    first: str = ''  # the field of its recipe that is its first word, where that is no recipe file
 
     @property
     def recipe_place(self) -> str:

@@ -217,20 +217,10 @@ Measured = HeldOut | TaskScores
 
 @dataclass(frozen=True)
 class Epoch(Record):
-    """Result of an epoch of fine-tuning.
+    """Result of an epoch of fine-tuning; scores are in percent, by set and metric: ``dev/accuracy``."""
 
-    Parameters
-    ----------
-    epoch : int
-        From 1 on.
-    step : int
-        The last one of the epoch.
-    scores : mapping of str to float
-        In percent, by held-out set and metric: ``dev/accuracy``.
-    """
-
-    epoch: int
-    step: int
+    epoch: int  # from 1 on
+    step: int  # the last one of the epoch
     scores: Mapping[str, int | float]
 
 

@@ -212,10 +212,6 @@ def fill(
 
     Parameters
     ----------
-    cls : type
-        A `Recipe`.
-    values : dict
-        By the names of the fields.
     source : str
         Where the values are from, for messages.
     flags : collection of str
