@@ -4,9 +4,9 @@ import csv
 import dataclasses
 import json
 
-import compare_models as tool
 import numpy as np
 import pytest
+from helpers.commands import refused, succeed
 from helpers.pages import check_page
 from helpers.tiny import network, write_saved_model
 
@@ -41,7 +41,7 @@ def compared(tmp_path_factory, model_directory, task):
     directory = tmp_path_factory.mktemp('models')
     other = write_saved_model(directory / 'undivided', architecture=UNDIVIDED, seed=1)
     words = [model_directory, other, '--data', task, '--words', 100, '--output', directory / 'comparison']
-    assert tool.main(list(map(str, words))) == 0
+    succeed('tools/compare_models.py', *words)
     return directory / 'comparison'
 
 
@@ -101,28 +101,24 @@ def test_pictures_and_the_page_are_there(compared):
     assert read.text.count('majority class') == len(tasks)
 
 
-def compare_on(tmp_path, models, data, *words):
-    """The status of a comparison without probes."""
-    words = [*map(str, models), '--data', str(data), '--output', str(tmp_path / 'comparison'), *words]
-    return tool.main([*words, '--probes', 'false'])
+def on(tmp_path, models, data, *words):
+    """The words of a comparison without probes."""
+    places = ('--data', data, '--output', tmp_path / 'comparison')
+    return ['tools/compare_models.py', *models, *places, *words, '--probes', 'false']
 
 
-def test_network_is_like_itself_and_less_like_random_weights(
-    tmp_path, model_directory, shards_directory, capsys
-):
-    assert compare_on(tmp_path, [model_directory] * 2, shards_directory) == 0
+def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_directory, shards_directory):
+    said = succeed(*on(tmp_path, [model_directory] * 2, shards_directory))
     assert not (tmp_path / 'comparison' / 'probes.csv').exists()
     result = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['cka']
     name = named(model_directory)
     for kind in ('attention', 'layers'):
         assert np.diag(result[f'{name} again'][kind]) == pytest.approx(1)
         assert np.diag(result[f'{name} again, random weights'][kind]).max() < 0.9
-    assert f'CKA of {name} with {name} again: 1.000' in capsys.readouterr().out
+    assert f'CKA of {name} with {name} again: 1.000' in said
 
 
-def test_networks_and_words_that_do_not_fit_are_refused_in_one_line(
-    tmp_path, model_directory, shards_directory, task, capsys
-):
+def test_networks_and_words_that_do_not_fit_are_refused(tmp_path, model_directory, shards_directory, task):
     one = write_saved_model(
         tmp_path / 'one', architecture=dataclasses.replace(network(max_length=10), token_types=1)
     )
@@ -138,10 +134,8 @@ def test_networks_and_words_that_do_not_fit_are_refused_in_one_line(
         ([empty], task, [], f'{empty}: a network without layers'),
         ([short], task, [], f'{short}: 2 positions are too few'),
     ):
-        assert compare_on(tmp_path, [*models, model_directory], data, *words) == 2
-        said = capsys.readouterr().err
-        assert said.startswith('error: ') and said.count('\n') == 1 and says in said
+        assert says in refused(*on(tmp_path, [*models, model_directory], data, *words))
     assert not (tmp_path / 'comparison').exists()
-    assert compare_on(tmp_path, [model_directory, one], tmp_path / 'text.txt') == 0
+    succeed(*on(tmp_path, [model_directory, one], tmp_path / 'text.txt'))
     tokens = json.loads((tmp_path / 'comparison' / 'comparison.json').read_text())['tokens']
     assert tokens == 10 + 5  # the first line is cut to the positions
