@@ -30,9 +30,9 @@ def say(*lines: object) -> None:
     print('\n'.join(map(shown, lines)), flush=True)
 
 
-def meant(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def meant(word: str, known: Iterable[str]) -> str:
     """What a message adds to a wrong word: ``, did you mean rounds?``; nothing if no known one is like it."""
-    return ''.join(f', did you mean {near}?' for near in difflib.get_close_matches(word, known, 1, cutoff))
+    return ''.join(f', did you mean {near}?' for near in difflib.get_close_matches(word, known, n=1))
 
 
 class LogLine(logging.Formatter):

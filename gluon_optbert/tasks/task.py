@@ -177,7 +177,7 @@ def find_task(name: str | Path) -> Task:
     task = packaged_task(str(name))
     if task is None:
         raise ValueError(
-            f'{str(name)!r} is no task{meant(str(name).upper(), names(), cutoff=0.5)}; there are '
+            f'{str(name)!r} is no task{meant(str(name).upper(), names())}; there are '
             f'{", ".join(names())}, or give a JSON file like those of the package'
         )
     return task
