@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     head = ['network', 'parameters', 'MLM loss, nats', 'its standard error', 'to the first']
     head += ['standard error of that', 'MLM accuracy', 'NSP accuracy']
-    print(markdown_table(head, cells, align='l' + 'r' * (len(head) - 1)))
+    print(markdown_table(head, cells, numbers=True))
     print(f'{rows[0]["instances"]:,} held-out instances of {arguments.shards}')
     if arguments.output:
         recipe = json.loads(json.dumps(vars(arguments), default=str))

@@ -202,7 +202,7 @@ def table_of(rungs: Sequence[Rung]) -> str:
         ]
         rows.append([plain(rung.way), f'{size / 1e6:.1f} M', f'{rung.share:.0%}', len(rung.networks), *cells])
     head = ['network', 'parameters', 'left', 'runs', *names]
-    parts = [markdown_table(head, rows, align='l' + 'r' * (len(head) - 1)), NOTE]
+    parts = [markdown_table(head, rows, numbers=True), NOTE]
     parts += [OF_ERRORS] if {CUT, END} & set(names) else []
     parts += [OF_PAIRS] if PAIRS in names else []
     return '\n\n'.join(parts) + '\n'

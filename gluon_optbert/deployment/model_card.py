@@ -220,7 +220,7 @@ def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
         *([f'mean of {tuned.seeds} seeds'] if several else []),
         *(['majority class'] if tuned.majority else []),
     ]
-    return markdown_table(header, rows, align='l' + 'r' * (len(header) - 1)), marked
+    return markdown_table(header, rows, numbers=True), marked
 
 
 def size_table(here: Architecture, before: Architecture | None, when: str, files: Mapping[str, int]) -> str:
@@ -239,7 +239,7 @@ def size_table(here: Architecture, before: Architecture | None, when: str, files
     for name, size in sorted(files.items()):
         if name.endswith(_WEIGHTS):
             rows.append([f'`{name}`', f'{size / 1e6:.1f} MB', *[None] * (len(header) - 2)])
-    return markdown_table(header, rows, align='l' + 'r' * (len(header) - 1))
+    return markdown_table(header, rows, numbers=True)
 
 
 def widths_picture(here: Architecture, before: Architecture | None = None, when: str = '') -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 IN_NOTEBOOK = tqdm is not tqdm_asyncio  # one that shows tqdm's own bar
 T = TypeVar('T')
-_RULES = {'-': '---', 'l': ':---', 'c': ':---:', 'r': '---:'}
 
 
 def markdown_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Template:
@@ -36,7 +35,7 @@ def markdown_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Templ
     return environment.get_template(path.name)
 
 
-def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, align: str | None = None) -> str:
+def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, numbers: bool = False) -> str:
     """The lines of a table, without a line end behind the last.
 
     Parameters
@@ -45,20 +44,16 @@ def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, alig
         The heads of the columns; they and all cells are written as `str` gives them, None as an empty cell.
     rows : iterable of sequence
         The cells of each row, as many as heads.
-    align : str, optional
-        A letter for each column: l, c or r; ``-`` leaves it to the reader's program, as all are without it.
+    numbers : bool
+        Whether all columns but the first are of numbers, which stand at the right.
 
     Raises
     ------
     ValueError
-        If a row or `align` has another length than the header, or `align` another letter.
+        If a row has another length than the header.
     """
-    align = '-' * len(header) if align is None else align
-    if len(align) != len(header) or not set(align) <= set(_RULES):
-        raise ValueError(
-            f'align {align!r}: wanted one of {" ".join(_RULES)} for each of {len(header)} columns'
-        )
-    lines = [markdown_row(header), markdown_row([_RULES[letter] for letter in align])]
+    rules = [':---', *['---:'] * (len(header) - 1)] if numbers else ['---'] * len(header)
+    lines = [markdown_row(header), markdown_row(rules)]
     for row in rows:
         if len(row) != len(header):
             raise ValueError(f'{len(row)} cells below {len(header)} heads: {row!r:.200}')
