@@ -130,7 +130,8 @@ def read_tokenizer(
         )
     record = ''.join(sign if sign.isprintable() else '?' for sign in found)[:_LONGEST_RECORD]
     settings = vocabulary.settings.model_copy(update={'as_is': record})
-    return Vocabulary(tokens, settings), (*notes, f'the tokenizer is not that of the checkpoint: {record}')
+    notes = (*notes, f'the tokenizer is not that of the checkpoint: {record}')
+    return dataclasses.replace(vocabulary, settings=settings), notes
 
 
 def _wrong_switches(files: _Files) -> list[str]:

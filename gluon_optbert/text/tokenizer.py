@@ -9,6 +9,7 @@ accents, which GluonNLP's takes off.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import hashlib
 import json
@@ -29,8 +30,7 @@ log = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 # by Transformers' names
-SPECIAL = {'unk_token': '[UNK]', 'sep_token': '[SEP]', 'pad_token': '[PAD]', 'cls_token': '[CLS]'}
-SPECIAL['mask_token'] = '[MASK]'
+SPECIAL = {f'{name}_token': f'[{name.upper()}]' for name in ('unk', 'sep', 'pad', 'cls', 'mask')}
 CONTINUATION = '##'
 SETTINGS = 'tokenizer_settings.json'  # beside a vocabulary, where its tokens do not say how text is read
 _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
@@ -104,26 +104,28 @@ class TokenizerSettings(BaseModel):
         return normalizers.BertNormalizer(**{name: getattr(self, name) for name in names})
 
 
+@dataclasses.dataclass(repr=False)
 class Vocabulary:
     """Tokens and their numbers. GluonNLP's tokenizer and transforms take it in place of their `BERTVocab`.
 
-    `idx_to_token` is the list of tokens, `token_to_idx` a dict of their numbers. `vocabulary[token]` is the
-    number of a token, that of [UNK] for an unknown one; `vocabulary[tokens]` is a list of numbers.
+    `token_to_idx` is a dict of their numbers. `vocabulary[token]` is the number of a token, that of [UNK] for
+    an unknown one; `vocabulary[tokens]` is a list of numbers.
 
     Parameters
     ----------
-    tokens : sequence of str
+    idx_to_token : list of str
         All different, the special tokens among them; see `vocabulary_of`.
     settings : TokenizerSettings, optional
         How text is read. Unless given the tokens say it: `settings_of`.
     """
 
+    idx_to_token: list[str]
+    settings: TokenizerSettings | None = None
+
     padding_token, unknown_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
 
-    def __init__(self, tokens: Sequence[str], settings: TokenizerSettings | None = None):
-        self.settings = settings
-        self.idx_to_token: list[str] = list(tokens)
-        self.token_to_idx: dict[str, int] = {token: number for number, token in enumerate(self.idx_to_token)}
+    def __post_init__(self) -> None:
+        self.token_to_idx = {token: number for number, token in enumerate(self.idx_to_token)}
 
     @property
     def as_is(self) -> str:
@@ -135,13 +137,6 @@ class Vocabulary:
 
     def __contains__(self, token: object) -> bool:
         return token in self.token_to_idx
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Vocabulary)
-            and self.idx_to_token == other.idx_to_token
-            and self.settings == other.settings
-        )
 
     def __getitem__(self, tokens: str | Sequence[str]) -> int | list[int]:
         unknown = self.token_to_idx[self.unknown_token]
@@ -197,7 +192,7 @@ def vocabulary_of(
             f'{source}: the added tokens {", ".join(map(repr, absent or last)):.200} are not '
             f'{"among its tokens" if absent else "its last ones, in their order"}'
         )
-    return Vocabulary(tokens, settings)
+    return Vocabulary(list(tokens), settings)
 
 
 def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Vocabulary:
@@ -462,13 +457,11 @@ def make_remembering_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) 
     return tokenize
 
 
-def train_wordpiece(
-    texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2
-) -> Vocabulary:
+def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False) -> Vocabulary:
     """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same
     vocabulary.
 
-    The special tokens come first, then the characters. A merge needs `min_frequency` occurrences.
+    The special tokens come first, then the characters. A merge needs two occurrences.
 
     Raises
     ------
@@ -496,16 +489,13 @@ def train_wordpiece(
     # merges go by number, so both are given to it as tokens whose numbers are known.
     first = [*SPECIAL_TOKENS, *alphabet, *(CONTINUATION + character for character in alphabet)]
     known = set(alphabet)
-    tokenizer = tokenizers.Tokenizer(
-        models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=_LONGEST_WORD)
-    )
+    tokenizer = tokenizers.Tokenizer(models.WordPiece())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
-        min_frequency=min_frequency,
+        min_frequency=2,
         show_progress=False,
         special_tokens=first,
-        initial_alphabet=[],
         limit_alphabet=len(alphabet),
         continuing_subword_prefix=CONTINUATION,
     )
@@ -515,8 +505,8 @@ def train_wordpiece(
     return vocabulary_of(sorted(learnt, key=learnt.__getitem__), source='learnt vocabulary')
 
 
-def _repeated(counts: dict, line: int = 1000) -> Iterator[str]:
-    """Lines in which every word occurs as often as `counts` says."""
+def _repeated(counts: dict[str, int]) -> Iterator[str]:
+    """Lines in which every word occurs as often as `counts` says, at most 1,000 times each."""
     for word in sorted(counts):
-        for done in range(0, counts[word], line):
-            yield ' '.join([word] * min(line, counts[word] - done))
+        for done in range(0, counts[word], 1000):
+            yield ' '.join([word] * min(1000, counts[word] - done))
