@@ -114,10 +114,8 @@ def read_tokenizer(
     tokens, problems = list(base), _wrong_switches(files)
     problems += _other_tokens(tokens, files, source.name)
     settings, notes = _settings(tokens, files, problems)
-    added = _added(tokens, files, settings, problems)
-    vocabulary = vocabulary_of(
-        tokens, settings=settings.model_copy(update={'added_tokens': added}), source=str(source)
-    )
+    settings = settings.model_copy(update={'added_tokens': _added(tokens, files, problems)})
+    vocabulary = vocabulary_of(tokens, settings=settings, source=str(source))
     if files.library is not None:
         problems += _differences(files.library, vocabulary)
     if not problems:
@@ -129,9 +127,8 @@ def read_tokenizer(
             'imports it all the same, and records that'
         )
     record = ''.join(sign if sign.isprintable() else '?' for sign in found)[:_LONGEST_RECORD]
-    settings = vocabulary.settings.model_copy(update={'as_is': record})
-    notes = (*notes, f'the tokenizer is not that of the checkpoint: {record}')
-    return dataclasses.replace(vocabulary, settings=settings), notes
+    vocabulary = dataclasses.replace(vocabulary, settings=settings.model_copy(update={'as_is': record}))
+    return vocabulary, (*notes, f'the tokenizer is not that of the checkpoint: {record}')
 
 
 def _wrong_switches(files: _Files) -> list[str]:
@@ -179,16 +176,13 @@ def _other_tokens(tokens: Sequence[str], files: _Files, source: str) -> list[str
         if found != wanted
     ]
     numbers = files.library.get_vocab(with_added_tokens=True)
-    for number, token in enumerate(tokens):
-        if numbers.get(token, number) != number:
-            return [
-                *problems,
-                f'{token!r:.80} has number {number} in {source}, {numbers[token]} in {TOKENIZER}',
-            ]
-    known = set(tokens)
-    absent = [token for token in files.library.get_vocab(with_added_tokens=False) if token not in known]
-    if absent:
-        problems.append(f'{source} lacks {absent[0]!r:.80}, which {TOKENIZER} has')
+    moved = [(token, place) for place, token in enumerate(tokens) if numbers.get(token, place) != place]
+    absent = files.library.get_vocab(with_added_tokens=False).keys() - set(tokens)
+    if moved:
+        token, place = moved[0]
+        problems.append(f'{token!r:.80} has number {place} in {source}, {numbers[token]} in {TOKENIZER}')
+    elif absent:
+        problems.append(f'{source} lacks {min(absent)!r:.80}, which {TOKENIZER} has')
     return problems
 
 
@@ -210,7 +204,7 @@ def _settings(
                     f'{CONFIG} has {there}: {json.dumps(stated[here])}, and {TOKENIZER} reads text as with '
                     f'{json.dumps(getattr(found, here))}'
                 )
-        return found, notes
+        return found, ()
     lowercase = stated.get('lowercase')
     if lowercase is None:
         cased, evidence = casing_of(Vocabulary(tokens))
@@ -222,14 +216,9 @@ def _settings(
     longest = stated.get('max_input_chars_per_word', _LONGEST_WORD)
     if longest != _LONGEST_WORD:
         problems.append(f'{CONFIG} has max_input_chars_per_word: {longest}, which Transformers does not read')
-    return TokenizerSettings(
-        lowercase=lowercase,
-        strip_accents=stated.get('strip_accents', lowercase),
-        clean_text=stated.get('clean_text', True),
-        handle_chinese_chars=stated.get('handle_chinese_chars', True),
-        final_sigma=False,
-        max_input_chars_per_word=_LONGEST_WORD,
-    ), notes
+    values = {'strip_accents': lowercase, **stated, 'lowercase': lowercase}
+    values.update(final_sigma=False, max_input_chars_per_word=_LONGEST_WORD)
+    return TokenizerSettings(**values), notes
 
 
 def _normalized(library: tokenizers.Tokenizer) -> Callable[[str], str]:
@@ -239,25 +228,21 @@ def _normalized(library: tokenizers.Tokenizer) -> Callable[[str], str]:
 def _by_behaviour(library: tokenizers.Tokenizer) -> TokenizerSettings:
     """The settings that a normalizer of any kind shows on a few words, and the limit of the model."""
     read = _normalized(library)
-    model = library.model
     return TokenizerSettings(
         lowercase=read('A').strip() == 'a',
         strip_accents=read('é').strip() == 'e',
         clean_text=read('a\x01b').strip() == 'ab',
         handle_chinese_chars=len(read('東京').split()) == 2,
         final_sigma=read('ΑΣ').strip() == 'ας',
-        max_input_chars_per_word=getattr(model, 'max_input_chars_per_word', None) or _LONGEST_WORD,
+        max_input_chars_per_word=getattr(library.model, 'max_input_chars_per_word', _LONGEST_WORD),
     )
 
 
-def _added(
-    tokens: list[str], files: _Files, settings: TokenizerSettings, problems: list[str]
-) -> tuple[AddedToken, ...]:
+def _added(tokens: list[str], files: _Files, problems: list[str]) -> tuple[AddedToken, ...]:
     """The added tokens of all files; those without a number get the next one, at the end of `tokens`."""
     library, added, numbers = files.library, {}, {}
     pieces = set(tokens if library is None else library.get_vocab(with_added_tokens=False))
-    stated = list(_stated_tokens(files))
-    for file, token, number in stated:
+    for file, token, number in _stated_tokens(files):
         name = token.content
         known = added.setdefault(name, token)
         if any(getattr(known, flag) != getattr(token, flag) for flag in _FLAGS) and number is not None:
@@ -315,7 +300,7 @@ def _stated_tokens(files: _Files) -> Iterator[tuple[str, AddedToken, int | None]
             raise ValueError(f'{ADDED}: must give a number for every token')
         if token not in listed:
             yield ADDED, token_of(token, ADDED, **(plain if token in special else {})), number
-    for token in dict.fromkeys([*SPECIAL.values(), *special]):
+    for token in (*SPECIAL.values(), *special):
         yield SPECIAL_MAP, token_of(token, SPECIAL_MAP, **plain), None
 
 

@@ -203,9 +203,12 @@ def test_added_tokens_are_read_from_every_file(tmp_path):
     ids = make_tokenizer(vocabulary)('the HDMI hdmis <user>s [MASK]USB')
     assert [vocabulary.idx_to_token[i] for i in ids][:2] == ['the', 'HDMI'] and ids.count(numbers) == 1
     assert numbers + 1 in ids and numbers + 2 in ids and 4 in ids
-    (files / 'added_tokens.json').write_text(json.dumps({'HDMI': numbers, 'USB': numbers + 3}))
-    with pytest.raises(ValueError, match="'USB' has number .*, and would be token"):
-        read_tokenizer(files)
+    for name, values, said in (
+        ('added_tokens', {'HDMI': numbers, 'USB': numbers + 3}, "'USB' has number .*, and would be token"),
+        ('special_tokens_map', {'cls_token': {'content': []}}, 'special_tokens_map.json: content must be'),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_tokenizer(written(files, **{name: values}))
 
 
 def test_one_capital_in_an_added_token_does_not_make_a_vocabulary_cased(tmp_path):
