@@ -118,14 +118,13 @@ def look_up(form: str, name: str) -> tuple[bool, str | None]:
     """
     if form == 'TensorFlow' and name.endswith(OPTIMIZER_STATE):
         return True, None
-    names = MAPS[form]
-    bare = name[len(PREFIX[form]) :] if name.startswith(PREFIX[form]) else name
-    if bare in names and '{i}' not in bare:
-        return True, names[bare]
+    names, bare = MAPS[form], name.removeprefix(PREFIX[form])
     numbered = _NUMBERED.fullmatch(bare)
-    pattern = f'{numbered.group(1)}{{i}}{numbered.group(3)}' if numbered else ''
-    here = names.get(pattern)
-    return pattern in names, here.replace('{i}', numbered.group(2)) if here and numbered else None
+    pattern = numbered.expand(r'\1{i}\3') if numbered else bare
+    if pattern not in names or '{i}' in bare:
+        return False, None
+    here = names[pattern]
+    return True, here.replace('{i}', numbered.group(2)) if here and numbered else here
 
 
 def is_transposed(form: str, name: str) -> bool:

@@ -109,10 +109,9 @@ def read_tokenizer(
         If a file is missing or damaged, or the tokenizer reads text otherwise; the message names the piece
         and the first word that differs.
     """
-    base, source = tokens_beside(directory, given)
+    tokens, source = tokens_beside(directory, given)
     files = _Files.read(directory)
-    tokens, problems = list(base), _wrong_switches(files)
-    problems += _other_tokens(tokens, files, source.name)
+    problems = _wrong_switches(files) + _other_tokens(tokens, files, source.name)
     settings, notes = _settings(tokens, files, problems)
     settings = settings.model_copy(update={'added_tokens': _added(tokens, files, problems)})
     vocabulary = vocabulary_of(tokens, settings=settings, source=str(source))

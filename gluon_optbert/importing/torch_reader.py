@@ -107,10 +107,8 @@ def _described(file: BinaryIO) -> Any:
             case 'EMPTY_TUPLE':
                 stack.append(())
             case 'TUPLE1' | 'TUPLE2' | 'TUPLE3' as name:
-                values = stack[-int(name[-1]) :]
-                if len(values) < int(name[-1]) or _MARK in values:
-                    raise ValueError('the pickle takes more than it has')
-                stack[-len(values) :] = [tuple(values)]
+                values = [stack.pop() for _ in range(int(name[-1]))]
+                stack.append(tuple(values[::-1]))
             case 'TUPLE':
                 stack.append(tuple(since_mark()))
             case 'EMPTY_LIST':
@@ -143,7 +141,6 @@ def _described(file: BinaryIO) -> Any:
                     raise ValueError('the pickle sets the state of something that is no dictionary')
             case name:
                 raise ValueError(f'the pickle has an instruction {name}, which tensors do not need')
-    raise ValueError('the pickle has no end')
 
 
 def _called(name: Any, arguments: Any) -> Any:

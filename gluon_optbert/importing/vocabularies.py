@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.files import read_json, read_small
@@ -11,7 +10,7 @@ from ..text.tokenizer import Vocabulary, read_vocabulary, vocabulary_of
 TOKENIZER = 'tokenizer.json'  # has the vocabulary where Transformers saved no vocab.txt
 
 
-def tokens_beside(directory: Path, given: Path | None = None) -> tuple[Sequence[str], Path]:
+def tokens_beside(directory: Path, given: Path | None = None) -> tuple[list[str], Path]:
     """The tokens of the vocabulary `given`, or else of the one in the directory of the weights, and its path;
     FileNotFoundError or ValueError if there is none, or it cannot be read.
     """
@@ -63,7 +62,7 @@ def _tokens_of_tokenizer(path: Path) -> list[str]:
     return [tokens[number] for number in range(len(tokens))]
 
 
-def _tokens_of_gluonnlp(path: Path) -> Sequence[str]:
+def _tokens_of_gluonnlp(path: Path) -> list[str]:
     """The tokens of a GluonNLP ``.vocab`` file, which is JSON; ValueError if its two lists disagree."""
     values = read_json(path)
     tokens, numbers = values.get('idx_to_token'), values.get('token_to_idx')
