@@ -177,7 +177,7 @@ def read_google(prefix: Path, vocabulary: Path | None = None) -> Source:
     architecture, notes = architecture_of(config, prefix.parent / 'bert_config.json')
     words = vocabulary_beside(prefix.parent, vocabulary)
     skipped = tuple(name for name in read_index(prefix)[0] if look_up('TensorFlow', name) == (True, None))
-    arrays = read_tensorflow(prefix, skip=frozenset(skipped).__contains__)
+    arrays = read_tensorflow(prefix, skip=frozenset(skipped))
     head = head_of('TensorFlow', arrays, config, prefix)
     return Source('TensorFlow', architecture, words, head, arrays, skipped, notes)
 

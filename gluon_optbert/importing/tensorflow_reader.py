@@ -8,9 +8,11 @@ the empty key has the header, every other the type, shape, place and CRC-32C of 
 from __future__ import annotations
 
 import dataclasses
+import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -53,44 +55,38 @@ def masked_checksum(data: bytes) -> int:
     return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and the place behind it."""
-    number = shift = 0
-    while True:
-        byte = data[place]
-        number, place, shift = number | (byte & 127) << shift, place + 1, shift + 7
+def _varint(data: BinaryIO) -> int:
+    """The number of seven bits a byte, lowest first, that comes next."""
+    number = 0
+    for shift in range(0, 64, 7):
+        (byte,) = data.read(1)
+        number |= (byte & 127) << shift
         if byte < 128:
-            return number, place
-        if shift > 63:
-            raise ValueError('a number of more than 64 bits')
+            return number
+    raise ValueError('a number of more than 64 bits')
 
 
 def _message(data: bytes) -> Fields:
     """The fields of a Protocol Buffers message by number."""
     fields: Fields = {}
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        wire, value = tag & 7, b''
+    stream = io.BytesIO(data)
+    while stream.tell() < len(data):
+        number, wire = divmod(_varint(stream), 8)
         if wire == 0:
-            value, place = _varint(data, place)
+            value = _varint(stream)
         elif wire in (1, 2, 5):
-            size = {1: 8, 5: 4}.get(wire)
-            if size is None:
-                size, place = _varint(data, place)
-            value, place = data[place : place + size], place + size
-            if place > len(data):
+            size = {1: 8, 5: 4}.get(wire) or _varint(stream)
+            value = stream.read(size)
+            if len(value) < size:
                 raise ValueError('a field beyond the end of its message')
         else:
             raise ValueError(f'a field of wire type {wire}')
-        fields.setdefault(tag >> 3, []).append(value)
+        fields.setdefault(number, []).append(value)
     return fields
 
 
-def _block(table: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the block of a table that a handle (its offset and size) points to."""
-    offset, place = _varint(handle, 0)
-    size, _ = _varint(handle, place)
+def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the block at a place of a table."""
     block, trailer = table[offset : offset + size], table[offset + size : offset + size + 5]
     if len(trailer) < 5 or masked_checksum(block + trailer[:1]) != struct.unpack('<I', trailer[1:])[0]:
         raise ValueError(f'the block at {offset} is cut short or its checksum is wrong')
@@ -99,16 +95,13 @@ def _block(table: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
             "its blocks are compressed, which TensorFlow's own are not; save the checkpoint anew"
         )
     end = len(block) - 4 - 4 * struct.unpack('<I', block[-4:])[0]
-    place, key = 0, b''
-    while place < end:
-        shared, place = _varint(block, place)
-        own, place = _varint(block, place)
-        length, place = _varint(block, place)
-        if shared > len(key) or place + own + length > end:
+    entries, key = io.BytesIO(block), b''
+    while entries.tell() < end:
+        shared, own, length = (_varint(entries) for _ in range(3))
+        key, value = key[:shared] + entries.read(own), entries.read(length)
+        if len(key) < shared + own or entries.tell() > end:
             raise ValueError(f'an entry beyond the block at {offset}')
-        key = key[:shared] + block[place : place + own]
-        yield key, block[place + own : place + own + length]
-        place += own + length
+        yield key, value
 
 
 def _entry(fields: Fields) -> Entry:
@@ -133,14 +126,17 @@ def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
         footer = table[-_FOOTER:]
         if len(footer) < _FOOTER or struct.unpack('<Q', footer[-8:])[0] != _MAGIC:
             raise ValueError('it does not end as one')
-        place = _varint(footer, _varint(footer, 0)[1])[1]  # behind the handle of a block of properties
+        handles = io.BytesIO(footer)  # offsets and sizes of a block of properties, and of the index
+        *_, offset, size = (_varint(handles) for _ in range(4))
         values: dict[str, bytes] = {}
         read = 0
-        for _, handle in _block(table, footer[place:]):
-            read += _varint(handle, _varint(handle, 0)[1])[0]
+        for _, handle in _block(table, offset, size):
+            handles = io.BytesIO(handle)
+            offset, size = _varint(handles), _varint(handles)
+            read += size
             if read > len(table):
                 raise ValueError('its blocks lie over each other')
-            values.update((key.decode('utf-8'), value) for key, value in _block(table, handle))
+            values.update((key.decode('utf-8'), value) for key, value in _block(table, offset, size))
         if '' not in values:
             raise ValueError('it has no header')
         header = _message(values.pop(''))
@@ -157,7 +153,7 @@ def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
         raise ValueError(f'{path}: not read as the index of a TensorFlow checkpoint ({error})') from error
 
 
-def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: False) -> dict[str, np.ndarray]:
+def read_tensorflow(prefix: Path, skip: Collection[str] = ()) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint by name; those whose names are to be skipped are not read.
 
     Parameters
@@ -171,7 +167,7 @@ def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: Fal
         If a file is missing, cut short or damaged.
     """
     entries, shards = read_index(prefix)
-    entries = {name: entry for name, entry in entries.items() if not skip(name)}
+    entries = {name: entry for name, entry in entries.items() if name not in skip}
     files = {
         entry.shard: existing(Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}'))
         for entry in entries.values()
