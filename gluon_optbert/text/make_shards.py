@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import heapq
+import itertools
 import logging
 import math
 import multiprocessing
@@ -201,12 +202,7 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
     growing: dict[str, list[Document]] = {split: [] for split in SPLITS}
     full: dict[str, list[Document]] = {split: [] for split in SPLITS}  # until the next has two documents too
     sizes: Counter = Counter()
-    numbers: Counter = Counter()
-
-    def close(split: str, chunk: list[Document]) -> Chunk:
-        numbers[split] += 1
-        return Chunk(split, numbers[split] - 1, tuple(chunk))
-
+    numbers = {split: itertools.count() for split in SPLITS}
     count = 0
     for path, layout in zip(surveyed.files, surveyed.layouts):
         for document in documents.read_documents(path, layout):
@@ -215,7 +211,7 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
             growing[split].append(document)
             sizes[split] += document.characters
             if len(growing[split]) == 2 and full[split]:
-                yield close(split, full[split])
+                yield Chunk(split, next(numbers[split]), tuple(full[split]))
                 full[split] = []
             if sizes[split] >= recipe.chunk_characters and len(growing[split]) >= 2:
                 full[split], growing[split], sizes[split] = growing[split], [], 0
@@ -225,7 +221,7 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
         )
     for split in SPLITS:
         if full[split] or growing[split]:
-            yield close(split, full[split] + growing[split])
+            yield Chunk(split, next(numbers[split]), (*full[split], *growing[split]))
 
 
 class Buckets:
