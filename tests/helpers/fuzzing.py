@@ -7,7 +7,6 @@ pickle. `test_fuzzing` runs some dozens of cases of each, with HOSTILE_CASES=500
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -42,7 +41,7 @@ from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.recipe import PretrainRecipe
 from helpers.checkpoints import write_gluonnlp, write_google, write_hugging_face
 from helpers.exported import write_for_transformers
-from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, seal, write_saved_model, write_shards
+from helpers.tiny import npy, random_records, seal, write_saved_model, write_shards, write_signed_shard
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
 FORBIDDEN = tuple(
@@ -281,13 +280,6 @@ class Payload:
         return os.system, ('touch pickled',)
 
 
-def npy(values: np.ndarray) -> bytes:
-    """The file of an array."""
-    packed = io.BytesIO()
-    np.save(packed, values, allow_pickle=True)
-    return packed.getvalue()
-
-
 def members(good: np.ndarray) -> st.SearchStrategy[bytes]:
     """The content of one npy file: good values as others, a pickle, or a header that promises too much."""
     return st.one_of(
@@ -306,8 +298,7 @@ def members(good: np.ndarray) -> st.SearchStrategy[bytes]:
 @given(data=st.data())
 def npz_of_shards(data):
     """A shard that the manifest vouches for, of any members."""
-    records = np.zeros(4, format_.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
-    records['valid_lengths'] = 8
+    records = random_records(4)
     arrays = {name: np.ascontiguousarray(records[name]) for name in records.dtype.names}
     bad = data.draw(st.sets(st.sampled_from(records.dtype.names), max_size=2))
     packed = io.BytesIO()
@@ -322,12 +313,7 @@ def npz_of_shards(data):
             npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
     content = data.draw(st.just(packed.getvalue()) | mutated_bytes(packed.getvalue()))
     with SHARDS.copy() as directory:
-        (directory / 'train-00000.npz').write_bytes(content)
-        manifest = json.loads((directory / format_.MANIFEST).read_text())
-        shard = {'name': 'train-00000.npz', 'instances': 4, 'bytes': len(content)}
-        shard['sha256'] = hashlib.sha256(content).hexdigest()
-        manifest['splits']['train'] = {'instances': 4, 'shards': [shard]}
-        seal(directory / format_.MANIFEST, manifest)
+        write_signed_shard(directory, content)
         with guarded(directory):
             read = Shards.open(directory).read(0)
             assert (read.dtype, len(read)) == (records.dtype, 4)

@@ -1,6 +1,7 @@
 """Networks, batches, vocabularies, shards and model directories so small that a test takes milliseconds."""
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -105,7 +106,8 @@ def vocabulary():
     return vocabulary_of(TOKENS)
 
 
-def _records(count, seed, pairs):
+def random_records(count, seed=0, pairs=True):
+    """Instances for shards, of the alphabet in its order, so that there is something to learn."""
     generator = np.random.RandomState(seed)
     records = np.zeros(count, dtype=shards_module.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
     for record in records:
@@ -115,9 +117,7 @@ def _records(count, seed, pairs):
         places = np.sort(
             generator.choice(np.arange(1, valid), generator.randint(1, PREDICTIONS + 1), replace=False)
         )
-        record['input_ids'][:valid] = (
-            letters  # the alphabet from a random letter on, so there is something to learn
-        )
+        record['input_ids'][:valid] = letters
         record['masked_lm_positions'][: len(places)] = places
         record['masked_lm_ids'][: len(places)] = letters[places]
         record['masked_lm_weights'][: len(places)] = 1
@@ -136,8 +136,9 @@ def seal(path, manifest):
 def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0, pairs=True, tokens=None):
     """A directory of shards with so many instances in each file; `tokens` is their vocabulary."""
     records = {
-        split: [_records(count, [seed, i, count], pairs) for i, count in enumerate(counts)]
+        split: [random_records(count, [seed, i, count], pairs) for i, count in enumerate(counts)]
         for split, counts in (('train', train), ('heldout', heldout))
+        if counts
     }
     return write_records(directory, records, tokens or vocabulary(), next_sentence=pairs)
 
@@ -162,6 +163,23 @@ def write_records(directory, records, tokens, **more):
     }
     seal(directory / shards_module.MANIFEST, manifest)
     return directory
+
+
+def npy(values):
+    """The file of an array, of objects too."""
+    packed = io.BytesIO()
+    np.save(packed, values, allow_pickle=True)
+    return packed.getvalue()
+
+
+def write_signed_shard(directory, content):
+    """Anything as the only shard to train on, of four instances, for which the manifest vouches."""
+    (directory / 'train-00000.npz').write_bytes(content)
+    manifest = json.loads((directory / shards_module.MANIFEST).read_text())
+    shard = {'name': 'train-00000.npz', 'instances': 4, 'bytes': len(content)}
+    shard['sha256'] = hashlib.sha256(content).hexdigest()
+    manifest['splits']['train'] = {'instances': 4, 'shards': [shard]}
+    seal(directory / shards_module.MANIFEST, manifest)
 
 
 def saved_model(architecture=None, *, seed=0, **more):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -10,38 +9,25 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers.tiny import LENGTH, PREDICTIONS, seal, write_records
+from helpers.tiny import (
+    TOKENS,
+    npy,
+    random_records,
+    seal,
+    vocabulary,
+    write_records,
+    write_shards,
+    write_signed_shard,
+)
 
 from gluon_optbert.text import shards as format_
-from gluon_optbert.text.shards import Shards, record_dtype
+from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of, write_vocabulary
-
-VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(95))])
-
-
-def make_records(count):
-    generator = np.random.RandomState(0)
-    records = np.zeros(count, record_dtype(LENGTH, PREDICTIONS, len(VOCAB)))
-    records['input_ids'] = generator.randint(5, 100, size=(count, LENGTH))
-    records['valid_lengths'] = generator.randint(5, LENGTH + 1, size=count)
-    records['masked_lm_positions'] = generator.randint(1, 5, size=(count, PREDICTIONS))
-    records['masked_lm_ids'] = generator.randint(5, 100, size=(count, PREDICTIONS))
-    records['masked_lm_weights'] = 1
-    records['next_sentence_labels'] = generator.randint(2, size=count)
-    return records
-
-
-def make_directory(directory, sizes=(7, 5)):
-    """Shards of the given sizes, and their records."""
-    records = make_records(sum(sizes))
-    write_records(directory, {'train': np.split(records, np.cumsum(sizes)[:-1])}, VOCAB)
-    return records
 
 
 @pytest.fixture
 def directory(tmp_path):
-    make_directory(tmp_path / 'shards')
-    return tmp_path / 'shards'
+    return write_shards(tmp_path / 'shards', train=(7, 5), heldout=())
 
 
 def read_all(directory):
@@ -50,11 +36,10 @@ def read_all(directory):
 
 
 def test_records_read_back_with_gluonnlps_fields_and_without_pickle(tmp_path):
-    records = make_directory(tmp_path / 's')
-    read = read_all(tmp_path / 's')
-    for name in records.dtype.names:
-        np.testing.assert_array_equal(np.concatenate([fields[name] for fields in read]), records[name])
-    assert Shards.open(tmp_path / 's').vocabulary().idx_to_token == VOCAB.idx_to_token
+    records = random_records(12)
+    write_records(tmp_path / 's', {'train': np.split(records, [7])}, vocabulary())
+    np.testing.assert_array_equal(np.concatenate(read_all(tmp_path / 's')), records)
+    assert Shards.open(tmp_path / 's').vocabulary() == vocabulary()
     with np.load(tmp_path / 's' / 'train-00000.npz', allow_pickle=False) as npz:
         masked = {f'masked_lm_{name}' for name in ('positions', 'ids', 'weights')}
         assert set(npz) == masked | {'input_ids', 'segment_ids', 'valid_lengths', 'next_sentence_labels'}
@@ -72,10 +57,10 @@ def test_what_is_missing_is_named(directory):
 
 
 def test_shards_of_another_vocabulary_are_refused(directory):
-    Shards.open(directory, vocabulary_hash=vocabulary_hash(VOCAB))
+    Shards.open(directory, vocabulary_hash=vocabulary_hash(vocabulary()))
     with pytest.raises(ValueError, match='made with another vocabulary'):
         Shards.open(directory, vocabulary_hash='0' * 64)
-    write_vocabulary(vocabulary_of(VOCAB.idx_to_token[::-1]), directory / format_.VOCABULARY)
+    write_vocabulary(vocabulary_of(TOKENS[::-1]), directory / format_.VOCABULARY)
     with pytest.raises(ValueError, match='is not the vocabulary of these shards'):
         Shards.open(directory).vocabulary()
 
@@ -126,29 +111,19 @@ def test_a_manifest_that_does_not_fit_is_refused(directory, changes, of_shard, s
 @pytest.mark.parametrize(
     'field, value, said',
     [
-        ('input_ids', 100, 'input_ids'),
+        ('input_ids', len(TOKENS), 'input_ids'),
         ('valid_lengths', 0, 'valid_lengths'),
         ('masked_lm_positions', 15, 'beyond the valid length'),
         ('next_sentence_labels', 2, 'labels'),
     ],
 )
 def test_values_out_of_range_are_refused_though_the_checksum_fits(tmp_path, field, value, said):
-    records = make_records(4)
+    records = random_records(4)
     records['valid_lengths'] = 8
     records[field][2] = value
-    write_records(tmp_path / 'shards', {'train': [records]}, VOCAB)
+    write_records(tmp_path / 'shards', {'train': [records]}, vocabulary())
     with pytest.raises(ValueError, match=said):
         Shards.open(tmp_path / 'shards', verify=True)
-
-
-def signed(directory, content):
-    """Have the manifest vouch for whatever `content` is."""
-    (directory / 'train-00000.npz').write_bytes(content)
-    manifest = json.loads((directory / format_.MANIFEST).read_text())
-    entry = {'name': 'train-00000.npz', 'instances': 4, 'bytes': len(content)}
-    entry['sha256'] = hashlib.sha256(content).hexdigest()
-    manifest['splits']['train'] = {'instances': 4, 'shards': [entry]}
-    seal(directory / format_.MANIFEST, manifest)
 
 
 def npz_of(compress=zipfile.ZIP_STORED, **members):
@@ -159,22 +134,16 @@ def npz_of(compress=zipfile.ZIP_STORED, **members):
     return packed.getvalue()
 
 
-def npy_of(array):
-    content = io.BytesIO()
-    np.save(content, array, allow_pickle=True)
-    return content.getvalue()
-
-
 def test_pickles_and_bombs_are_refused_unopened(directory):
-    records = make_records(4)
-    fields = {name: npy_of(records[name]) for name in records.dtype.names}
-    signed(directory, npz_of(**fields))
+    records = random_records(4)
+    fields = {name: npy(records[name]) for name in records.dtype.names}
+    write_signed_shard(directory, npz_of(**fields))
     read_all(directory)
     bomb = npz_of(zipfile.ZIP_DEFLATED, **{**fields, 'input_ids': bytes(50_000_000)})
-    pickle = npz_of(**{**fields, 'next_sentence_labels': npy_of(np.array([0, 1, None, 'x'], object))})
+    pickle = npz_of(**{**fields, 'next_sentence_labels': npy(np.array([0, 1, None, 'x'], object))})
     endless = fields['valid_lengths'].replace(b'(4,)', b'(4' + b'0' * 12 + b',)')
     huge, other = npz_of(**{**fields, 'valid_lengths': endless}), npz_of(**{**fields, 'extra': b''})
     for content in (bomb, pickle, huge, other, npz_of(zipfile.ZIP_LZMA, **fields), npz_of(), b' ', b'PK'):
-        signed(directory, content)
+        write_signed_shard(directory, content)
         with pytest.raises(ValueError, match='not a shard of this manifest'):
             read_all(directory)
