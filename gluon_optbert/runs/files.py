@@ -498,6 +498,18 @@ def read_small(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     return path.read_bytes()
 
 
+def decoded(path: Path) -> str:
+    """The text of a file, without a byte order mark; errors as of `existing`, and ValueError if it is not
+    UTF-8.
+    """
+    content = existing(path).read_bytes()
+    try:
+        return content.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b'\n') + 1
+        raise ValueError(f'{path}: not UTF-8 at byte {error.start}, in line {line}; convert it') from error
+
+
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """The object in a JSON file of any origin; errors as of `read_small` and `json_object`."""
     return json_object(read_small(path, most_bytes=most_bytes), source=path)

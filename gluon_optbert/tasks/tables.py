@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..runs.files import existing, json_object
+from ..runs.files import decoded, json_object
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = ('.csv', '.tsv', '.jsonl')
@@ -130,16 +130,6 @@ def read_header(path: Path) -> list[str]:
     with open(path, 'rb') as file:
         line = file.readline().decode('utf-8-sig', errors='replace').rstrip('\r\n')
     return next(csv.reader([line]), []) if path.suffix.lower() == '.csv' else line.split('\t')
-
-
-def decoded(path: Path) -> str:
-    """The text of a file, without a byte order mark."""
-    content = existing(path).read_bytes()
-    try:
-        return content.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b'\n') + 1
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}, in line {line}; convert it') from error
 
 
 def read_lines(path: Path) -> list[list[str]]:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..runs.files import decoded
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from .features import NO_TAG, Features
-from .tables import decoded, read_json_lines
+from .tables import read_json_lines
 
 SUFFIXES = ('.conll', '.iob', '.bio')  # of files with a word and its tag on each line
 KEYS = (('words', 'tags'), ('tokens', 'ner_tags'), ('tokens', 'tags'))  # of JSON lines

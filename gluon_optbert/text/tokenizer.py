@@ -24,7 +24,7 @@ import tokenizers
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from ..runs.files import checked, read_json
+from ..runs.files import checked, decoded, read_json
 
 log = logging.getLogger(__name__)
 
@@ -209,15 +209,8 @@ def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Voca
         If there is no such file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such vocabulary file; it has one token per line')
-    try:
-        text = path.read_bytes().decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f'{path}: not UTF-8 at byte {error.start}; convert it, or give the right file'
-        ) from error
-    lines = text.replace('\r\n', '\n').split('\n')  # not splitlines: a token may be a Unicode line separator
+    # not splitlines: a token may be a Unicode line separator
+    lines = decoded(path).replace('\r\n', '\n').split('\n')
     if lines[-1] == '':
         lines.pop()
     beside, settings = path.with_name(SETTINGS), None
