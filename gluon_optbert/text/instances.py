@@ -173,8 +173,7 @@ def _mask(
         rank = np.argsort(np.argsort(keys, axis=1, kind='stable'), axis=1, kind='stable')
         chosen = rank < wanted[:, np.newaxis]
     rows, places = np.nonzero(chosen)
-    totals = chosen.sum(axis=1)
-    slots = np.arange(len(rows)) - np.repeat(np.cumsum(totals) - totals, totals)
+    slots = np.cumsum(chosen, axis=1)[chosen] - 1
     records['masked_lm_positions'][rows, slots] = places
     records['masked_lm_ids'][rows, slots] = ids[rows, places]
     records['masked_lm_weights'][rows, slots] = 1

@@ -21,6 +21,7 @@ from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.runs.files import write_json
 
 CASES = ROOT.parent / 'shared' / 'cases'
 TEXTS = ['a b c', 'd', 'a fine film and a dull one that is longer than the network reads by some tokens']
@@ -32,11 +33,6 @@ FUNCTIONS = {
     'relu': ('torch.nn.modules.activation.ReLU', lambda x: np.where(x > 0, x, 0)),
     'sigmoid': ('torch.nn.modules.activation.Sigmoid', lambda x: 1 / (1 + np.exp(-x))),
 }
-
-
-def write_json(path, values):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values))
 
 
 def write_modules(directory, kinds=KINDS, *, pooling='mean', bert=None, **more):

@@ -14,7 +14,7 @@ import pytest
 from helpers.commands import call
 from helpers.dying import start_dying
 from helpers.stricken import living
-from helpers.tiny import ROOT, environment, run, seal
+from helpers.tiny import ROOT, contents, environment, run, seal
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill, to_dict
@@ -45,7 +45,7 @@ def make_input(directory, documents=40, *, seed=0):
 
 def recipe_of(root, output='shards', **changes):
     values = {
-        'input': str(root / 'text'),
+        'input': f'{root / "text"},{root / "vocab.txt"}',  # the vocabulary is no text
         'vocab': root / 'vocab.txt',
         'output': root / output,
         'layout': 'sentences',
@@ -58,11 +58,6 @@ def recipe_of(root, output='shards', **changes):
         'workers': 1,
     }
     return fill(ShardRecipe, {**values, **changes})
-
-
-def within(root):
-    """The input with the vocabulary, which is no text."""
-    return f'{root / "text"},{root / "vocab.txt"}'
 
 
 @pytest.fixture
@@ -78,11 +73,7 @@ def made(tmp_path_factory):
     make_input(root / 'text')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_workers, '_COUNTED', 1000)
-        return root, said, make_shards(recipe_of(root, input=within(root)), say=said.append)
-
-
-def bytes_of(directory):
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+        return root, said, make_shards(recipe_of(root), say=said.append)
 
 
 def texts_of(directory, split):
@@ -107,14 +98,14 @@ def owners(text):
 def test_same_bytes_whatever_the_number_of_workers_from_a_script_without_a_guard(made):
     """Processes that are spawned run the script that started them again, unless it is hidden."""
     root = made[0]
-    first, script = bytes_of(root / 'shards'), root / 'script.py'
-    values = to_dict(recipe_of(root, 'two', workers=2, input=within(root)))
+    first, script = contents(root / 'shards'), root / 'script.py'
+    values = to_dict(recipe_of(root, 'two', workers=2))
     script.write_text(f'import gluon_optbert as opt\nopt.make_shards(**{values!r})\n')
     done = run(script)
     assert done.returncode == 0, done.stderr
-    assert bytes_of(root / 'two') == first and len(first) > 5
+    assert contents(root / 'two') == first and len(first) > 5
     make_shards(recipe_of(root, 'other', seed=4))
-    assert bytes_of(root / 'other')['train-00000.npz'] != first['train-00000.npz']
+    assert contents(root / 'other')['train-00000.npz'] != first['train-00000.npz']
 
 
 def test_the_manifest_and_the_survey_count_what_is_there(made):
@@ -247,16 +238,13 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
     Shards.open(root / 'shards', verify=True)
 
 
-@pytest.mark.parametrize(
-    'change, said',
-    [
-        (['--output', str(ROOT / 'docs')], 'docs: exists'),
+def test_bad_input_is_one_line_and_status_2(root):
+    for change, said in (
+        (['--output', ROOT / 'docs'], 'docs: exists'),
         (['--cased'], 'vocab.txt: none of its 221 tokens has a capital'),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(root, change, said):
-    done = call(*command(root)[1:], *change)
-    assert done.returncode == 2 and said in done.stderr.splitlines()[-1]
+    ):
+        done = call(*command(root)[1:], *change)
+        assert done.returncode == 2 and said in done.stderr.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
 
 
