@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .architecture.architecture import Architecture, described_html
-from .architecture.heads import PRETRAINING
 from .deployment.predictor import Predictor as Loaded
 from .network.saved_model import SavedModel, read_model as read, write_model
 from .runs.display import markdown_table, number_of
@@ -187,9 +186,7 @@ def from_transformers(model: Any, tokenizer: Any, *, as_is: bool = False) -> Mod
         tokenizer.save_pretrained(place)
         try:
             source = read_hugging_face(Path(place), as_is=as_is, arrays=arrays)
-            is_known = source.head == PRETRAINING and known(
-                str(config.get('_name_or_path')), source.architecture
-            )
+            is_known = known(str(config.get('_name_or_path')), source.architecture, source.head)
             made = convert(source, steps=KNOWN_STEPS if is_known else 0)
         except (ValueError, FileNotFoundError) as error:
             said = str(error).replace(f'{place}/', 'the model: ').replace('--tokenizer as-is', 'as_is=True')

@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.embedding import Embedding
-from ..architecture.heads import PRETRAINING
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
@@ -63,12 +63,12 @@ def name_of(source: str) -> str:
     return path.name
 
 
-def known(source: str, architecture: Architecture) -> str | None:
+def known(source: str, architecture: Architecture, head: Head) -> str | None:
     """The name of the public BERT that a checkpoint is by its own name and all of its widths; None if it is
-    none that is known.
+    none that is known, or has the head of a task.
     """
     name = name_of(source)
-    return name if KNOWN.get(name) == architecture else None
+    return name if KNOWN.get(name) == architecture and head == PRETRAINING else None
 
 
 class ImportRecipe(Recipe):
@@ -231,7 +231,7 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
             recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads, as_is=recipe.tokenizer == AS_IS
         )
         steps = recipe.trained_steps
-        name = known(recipe.source, source.architecture) if source.head == PRETRAINING else None
+        name = known(recipe.source, source.architecture, source.head)
         if steps is None and name:
             steps = KNOWN_STEPS
             note = (

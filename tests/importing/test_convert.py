@@ -139,10 +139,11 @@ def test_names_are_those_of_google_and_of_transformers():
 )
 def test_a_public_bert_is_known_by_every_name_of_it_and_its_widths(source, name):
     assert name_of(source) == name
-    assert known(source, KNOWN[name]) == name
+    assert known(source, KNOWN[name], PRETRAINING) == name
+    assert known(source, KNOWN[name], Head('regression')) is None
     for architecture in (dataclasses.replace(bert_base(), max_length=128), bert_base(6)):
-        assert known(source, architecture) is None
-    assert known('multiberts-seed_0', bert_base()) is None
+        assert known(source, architecture, PRETRAINING) is None
+    assert known('multiberts-seed_0', bert_base(), PRETRAINING) is None
 
 
 @pytest.mark.parametrize(
