@@ -364,8 +364,7 @@ def _other_ids(
     numbers = library.get_vocab(with_added_tokens=True)
     for token in vocabulary.settings.added_tokens:  # those of other files, as Transformers adds them
         if token.content not in numbers:
-            flags = token.model_dump(include={*_FLAGS, 'special'})
-            library.add_tokens([tokenizers.AddedToken(token.content, **flags)])
+            library.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={'piece'}))])
     align = make_aligner(vocabulary)
     for piece, lines in (('model', plain), ('added_tokens', added)):
         for line in lines:

@@ -55,11 +55,10 @@ def _tokens_of_tokenizer(path: Path) -> list[str]:
     pairs = list(numbers.items()) if isinstance(numbers, dict) else []
     pairs += [(token.get('content'), token.get('id')) for token in added if isinstance(token, dict)]
     fit = all(type(number) is int and isinstance(token, str) for token, number in pairs)
-    tokens = {number: token for token, number in pairs} if fit else {}
-    fit = fit and all(tokens[number] == token for token, number in pairs)
-    if not fit or sorted(tokens) != list(range(len(tokens))):
+    ordered = sorted({(number, token) for token, number in pairs}) if fit else []
+    if not fit or [number for number, _ in ordered] != list(range(len(ordered))):
         raise ValueError(f'{path}: its tokens must have the numbers from 0 on, each token one')
-    return [tokens[number] for number in range(len(tokens))]
+    return [token for _, token in ordered]
 
 
 def _tokens_of_gluonnlp(path: Path) -> list[str]:

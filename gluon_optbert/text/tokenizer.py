@@ -382,8 +382,7 @@ def _pipeline(settings: TokenizerSettings, model: models.Model) -> tokenizers.To
     tokenizer.normalizer = settings.normalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for token in settings.added_tokens:
-        flags = token.model_dump(exclude={'content', 'piece'})
-        tokenizer.add_tokens([tokenizers.AddedToken(token.content, **flags)])
+        tokenizer.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={'piece'}))])
     return tokenizer
 
 
