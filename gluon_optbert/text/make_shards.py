@@ -155,16 +155,15 @@ def survey(recipe: ShardRecipe) -> Survey:
     wanted = [detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
     total: Counter = Counter()
     counts = {layout: Counter(files=number) for layout, number in Counter(wanted).items()}
-    for path, layout in zip(files, wanted):
-        for document in documents.read_documents(path, layout):
-            total.update(documents=1, characters=document.characters)
-            counts[layout]['documents'] += 1
-            if counts[layout]['characters'] < _COUNTED or not total['several']:
-                sentences = documents.sentences_of(document)
-                several, unended = len(sentences) > 1, sum(not ends_sentence(one) for one in sentences)
-                counts[layout].update(counted=1, sentences=len(sentences), unended=unended)
-                counts[layout]['characters'] += document.characters
-                total['several'] += several
+    for document in itertools.chain.from_iterable(map(documents.read_documents, files, wanted)):
+        of_layout, size = counts[document.layout], document.characters
+        total.update(documents=1, characters=size)
+        of_layout['documents'] += 1
+        if of_layout['characters'] < _COUNTED or not total['several']:
+            sentences = documents.sentences_of(document)
+            unended = sum(not ends_sentence(one) for one in sentences)
+            of_layout.update(counted=1, characters=size, sentences=len(sentences), unended=unended)
+            total['several'] += len(sentences) > 1
     count, own = total['documents'], 2 if recipe.next_sentence else 1
     surveyed = Survey(tuple(files), tuple(wanted), count, total['characters'], frozenset(), counts)
     inputs, found = ', '.join(map(str, recipe.input)), '; '.join(surveyed.lines())
@@ -203,18 +202,17 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
     full: dict[str, list[Document]] = {split: [] for split in SPLITS}  # until the next has two documents too
     sizes: Counter = Counter()
     numbers = {split: itertools.count() for split in SPLITS}
-    count = 0
-    for path, layout in zip(surveyed.files, surveyed.layouts):
-        for document in documents.read_documents(path, layout):
-            split = 'heldout' if count in surveyed.held_out else 'train'
-            count += 1
-            growing[split].append(document)
-            sizes[split] += document.characters
-            if len(growing[split]) == 2 and full[split]:
-                yield Chunk(split, next(numbers[split]), tuple(full[split]))
-                full[split] = []
-            if sizes[split] >= recipe.chunk_characters and len(growing[split]) >= 2:
-                full[split], growing[split], sizes[split] = growing[split], [], 0
+    count, of_files = 0, map(documents.read_documents, surveyed.files, surveyed.layouts)
+    for document in itertools.chain.from_iterable(of_files):
+        split = 'heldout' if count in surveyed.held_out else 'train'
+        count += 1
+        growing[split].append(document)
+        sizes[split] += document.characters
+        if len(growing[split]) == 2 and full[split]:
+            yield Chunk(split, next(numbers[split]), tuple(full[split]))
+            full[split] = []
+        if sizes[split] >= recipe.chunk_characters and len(growing[split]) >= 2:
+            full[split], growing[split], sizes[split] = growing[split], [], 0
     if count != surveyed.documents:
         raise ValueError(
             f'the input had {surveyed.documents} documents and now has {count}: it changed while it was read'
