@@ -434,7 +434,7 @@ def make_remembering_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) 
     word are remembered.
     """
     settings = settings_of(vocab, cased)
-    may_have_added, whole = _finder(settings), make_tokenizer(vocab, cased=cased)
+    may_have_added, whole = _finder(settings), _encoder(vocab, settings)
     split, model = word_splitter(settings.model_copy(update={'added_tokens': ()})), _word_pieces(vocab)
 
     @functools.lru_cache(maxsize=_WORD_CACHE)
@@ -443,7 +443,7 @@ def make_remembering_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) 
 
     def tokenize(text: str) -> list[int]:
         if may_have_added(text):
-            return whole(text)
+            return whole(text).ids
         return [number for word in split(text) for number in word_ids(word)]
 
     return tokenize
