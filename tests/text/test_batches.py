@@ -9,27 +9,20 @@ import time
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.tiny import LENGTH, PREDICTIONS, write_records
+from helpers.tiny import TOKENS, random_records, write_records
 from hypothesis import given, strategies as st
 
 from gluon_optbert.text.batches import evaluation_batches, stream
-from gluon_optbert.text.shards import Shards, record_dtype
+from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import vocabulary_of
 
-VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(995))])
+VOCAB = vocabulary_of([*TOKENS, *map(str, range(60))])
 
 
 def make_shards_directory(directory, sizes):
     """Shards in which the second token of an instance is its number."""
-    generator = np.random.RandomState(0)
-    count = sum(sizes)
-    records = np.zeros(count, record_dtype(LENGTH, PREDICTIONS, len(VOCAB)))
-    records['input_ids'] = generator.randint(5, 1000, size=(count, LENGTH))
-    records['input_ids'][:, 1] = np.arange(count)
-    records['valid_lengths'] = generator.randint(5, LENGTH + 1, size=count)
-    records['masked_lm_positions'] = 2
-    records['masked_lm_weights'][:, :2] = 1
-    records['next_sentence_labels'] = np.arange(count) % 2
+    records = random_records(sum(sizes))
+    records['input_ids'][:, 1] = np.arange(len(records))
     write_records(directory, {'train': np.split(records, np.cumsum(sizes)[:-1])}, VOCAB)
     return records
 
@@ -112,7 +105,7 @@ def test_a_batch_is_what_the_shards_hold(tmp_path):
         ):
             np.testing.assert_array_equal(found, wanted)
         totals = (batch.masked_total, batch.instance_total, batch.token_total)
-        assert totals == (8, 4, rows['valid_lengths'].sum())
+        assert totals == (rows['masked_lm_weights'].sum(), 4, rows['valid_lengths'].sum())
 
 
 @pytest.mark.parametrize('workers, limit', [(1, None), (1, 13), (2, 0), (2, 1000), (4, 5), (4, 13)])
