@@ -40,6 +40,8 @@ STORAGES = {
 _MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the old form
 _OLD_PROTOCOL = 1001
 _MARK = object()
+# What instructions without an argument push; new lists and dictionaries are others each time.
+_CONSTANTS = {'MARK': _MARK, 'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False, 'EMPTY_TUPLE': ()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +92,8 @@ def _described(file: BinaryIO) -> Any:
                 return stack.pop()
             case 'PROTO' | 'FRAME':
                 pass
-            case 'MARK':
-                stack.append(_MARK)
-            case 'NONE':
-                stack.append(None)
-            case 'NEWTRUE' | 'NEWFALSE' as name:
-                stack.append(name == 'NEWTRUE')
+            case name if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
             case 'BININT' | 'BININT1' | 'BININT2' | 'LONG1' | 'BINFLOAT' | 'BINUNICODE' | 'SHORT_BINUNICODE':
                 stack.append(argument)
             case 'BINPUT' | 'LONG_BINPUT':
@@ -104,8 +102,6 @@ def _described(file: BinaryIO) -> Any:
                 memo[len(memo)] = stack[-1]
             case 'BINGET' | 'LONG_BINGET':
                 stack.append(memo[argument])
-            case 'EMPTY_TUPLE':
-                stack.append(())
             case 'TUPLE1' | 'TUPLE2' | 'TUPLE3' as name:
                 values = [stack.pop() for _ in range(int(name[-1]))]
                 stack.append(tuple(values[::-1]))
