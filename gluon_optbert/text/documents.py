@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import html
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sacremoses
@@ -18,6 +17,7 @@ from ..runs.limits import LONGEST_DOCUMENT, LONGEST_LINE, LONGEST_OBJECT
 from .layouts import ARTICLE, BOOK_START, SECTION, TITLE, detect_layout, groups_of, read_lines, wrapped
 from .sentences import split_sentences
 
+_detokenize = sacremoses.MosesDetokenizer(lang='en').detokenize
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
 _BOOK_END = re.compile(
     r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
@@ -242,11 +242,6 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
             size += len(line)
 
 
-@functools.lru_cache(maxsize=1)
-def _detokenizer() -> Callable[[Sequence[str]], str]:
-    return sacremoses.MosesDetokenizer(lang='en').detokenize
-
-
 def sentences_of(document: Document) -> list[str]:
     """The sentences of a document: kept where its lines are sentences, split where they are paragraphs.
 
@@ -256,5 +251,5 @@ def sentences_of(document: Document) -> list[str]:
         return list(document.lines)
     lines: Iterable[str] = document.lines
     if document.layout in ('wikitext', 'moses'):
-        lines = (_detokenizer()(_JOINT.sub(r'\1', line).split()) for line in lines)
+        lines = (_detokenize(_JOINT.sub(r'\1', line).split()) for line in lines)
     return [sentence for line in lines for sentence in split_sentences(line)]
