@@ -24,6 +24,7 @@ from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, checked, write_manifest
 from ..runs.limits import MOST_BYTES, MOST_EXPORT_BYTES, within
 from ..runs.mxnet_arrays import check_arrays, read_arrays
+from ..runs.recipe import to_dict
 from ..tasks.features import LONG
 from ..tasks.squad import Reading
 from ..text.tokenizer import Vocabulary, read_vocabulary, settings_of, vocabulary_hash
@@ -188,7 +189,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in deployment.inputs},
         outputs={name: {'shape': shape} for name, shape in deployment.outputs.items()},
         vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
-        reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
+        reading=None if deployment.reading is None else to_dict(deployment.reading),
         text_length=deployment.text_length,
         **({'long': deployment.long} if deployment.long != LONG[0] else {}),
         measured=deployment.measured,

@@ -269,7 +269,7 @@ class Predictor:
                     f'{directory}: a null threshold is for question answering, and this is an export of '
                     f'{deployment.head.kind if deployment.head.outputs else deployment.kind}'
                 )
-            reading = dataclasses.replace(reading, null_threshold=null_threshold)
+            reading = reading.replace(null_threshold=null_threshold)
             deployment = dataclasses.replace(deployment, reading=reading)
         if long is not None:
             long = check_long(long, deployment.head, source=f'{directory}: long')

@@ -207,26 +207,12 @@ def finetune_glue(recipe: GlueRecipe, *, workers: Workers | None = None) -> Fine
     return finetune(recipe, prepare_glue, workers=workers or Workers())
 
 
-class SquadRecipe(FineTuneRecipe):
+class SquadRecipe(Reading, FineTuneRecipe):
     """Fine-tuning on SQuAD."""
 
     version: Literal['1.1', '2.0'] = option('version of SQuAD; in 2.0 a question may have no answer', '1.1')
     learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
-    max_length: int = option('tokens of a window, question included', Reading.max_length)
-    stride: int = option('tokens between the starts of successive windows', Reading.stride)
-    max_question: int = option(
-        'largest number of tokens of a question; longer ones are cut', Reading.max_question
-    )
-    max_answer: int = option('largest number of tokens of an answer', Reading.max_answer)
-    n_best: int = option('number of answers per question in nbest.json', Reading.n_best)
-    null_threshold: float = option(
-        'for 2.0: "no answer" is predicted if its score exceeds that of the best answer by more than this',
-        0.0,
-    )
-
-    def problems(self) -> list[str]:
-        """Contradictions, and values that no reading can have."""
-        return super().problems() + self.reading().problems()
+    null_threshold: float = option(Reading.model_fields['null_threshold'].description, 0.0)
 
     def head(self, saved: SavedModel | None = None) -> Head:
         """The head of the task."""
@@ -234,9 +220,7 @@ class SquadRecipe(FineTuneRecipe):
 
     def reading(self) -> Reading:
         """Settings of reading questions and choosing answers."""
-        threshold = self.null_threshold if self.version == '2.0' else None
-        lengths = self.max_length, self.stride, self.max_question, self.max_answer
-        return Reading(*lengths, self.n_best, threshold)
+        return Reading.of(dict(self), self.max_length)
 
 
 def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, list[Question]]:

@@ -19,6 +19,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
 from ..tasks.own_data import OwnData
+from ..tasks.squad import Reading
 from ..training.distillation import Match, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.objective import Phase
@@ -28,8 +29,7 @@ from .recipe import SENTENCES, TaskPruneRecipe
 from .sentence_objective import SentenceObjective
 
 _SQUAD = re.compile(r'squad(?:v|-|_|\s)*([12])(?:\.[01])?$', re.IGNORECASE)
-_READING = ('max_length', 'stride', 'max_question', 'max_answer', 'n_best', 'null_threshold')
-_READING += ('evaluation_tokens',)
+_READING = (*Reading.model_fields, 'evaluation_tokens')
 
 
 def prune_task(recipe: TaskPruneRecipe, *, workers: Workers | None = None) -> list[Round]:

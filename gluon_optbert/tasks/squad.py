@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool
 
 from ..runs.files import checked, read_json
 from ..runs.limits import MOST_SQUAD_BYTES
+from ..runs.recipe import Recipe, fill, option
 from .features import Features
 
 LOG = logging.getLogger(__name__)
@@ -68,33 +68,21 @@ class Windows:
     places: list[tuple[np.ndarray, np.ndarray]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(Recipe):
     """Settings of reading questions and choosing answers. The defaults are those of Devlin's program.
 
-    Parameters
-    ----------
-    max_length : int
-        Tokens of a window with its question and special tokens.
-    stride : int
-        Tokens from the beginning of a window to that of the next.
-    max_question : int
-        Tokens that a question is cut to.
-    max_answer : int
-        Tokens of an answer at most.
-    n_best : int
-        Answers that are kept of each question.
-    null_threshold : float, optional
-        A question gets no answer if the score of having none exceeds that of the best answer by more than
-        this. None where every question has an answer.
+    Without a threshold every question has an answer.
     """
 
-    max_length: int = 384
-    stride: int = 128
-    max_question: int = 64
-    max_answer: int = 30
-    n_best: int = 20
-    null_threshold: float | None = None
+    max_length: int = option('tokens of a window, question included', 384)
+    stride: int = option('tokens between the starts of successive windows', 128)
+    max_question: int = option('largest number of tokens of a question; longer ones are cut', 64)
+    max_answer: int = option('largest number of tokens of an answer', 30)
+    n_best: int = option('number of answers per question in nbest.json', 20)
+    null_threshold: float | None = option(
+        'for 2.0: "no answer" is predicted if its score exceeds that of the best answer by more than this',
+        None,
+    )
 
     def problems(self) -> list[str]:
         """Fields that are out of range."""
@@ -108,12 +96,10 @@ class Reading:
                 f'max_length must be at least {self.max_question + 4}, four above max_question, found '
                 f'{self.max_length}'
             )
-        if self.null_threshold is not None and not math.isfinite(self.null_threshold):
-            problems.append(f'null_threshold must be finite, found {self.null_threshold}')
-        return problems
+        return super().problems() + problems
 
-    @classmethod
-    def of(cls, recipe: Mapping[str, Any], positions: int) -> Reading:
+    @staticmethod
+    def of(recipe: Mapping[str, Any], positions: int) -> Reading:
         """The reading of the fine-tuning run that a recipe describes. For any other recipe, the defaults,
         shortened to the positions of the network.
 
@@ -122,30 +108,22 @@ class Reading:
         ValueError
             If a value is not what such a recipe holds.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        if all(name in recipe for name in names):
-            values = {name: recipe[name] for name in names}
+        if {*Reading.model_fields} <= {*recipe}:
+            values = {name: recipe[name] for name in Reading.model_fields}
             if recipe.get('version') != '2.0':
                 values['null_threshold'] = None
-            return cls.from_dict(values, source='the recipe of the fine-tuning run')
-        length = min(cls.max_length, positions)
-        return cls(
-            length, max(1, min(cls.stride, length // 3)), max(1, min(cls.max_question, length // 2 - 2))
-        )
+            return Reading.from_dict(values, source='the recipe of the fine-tuning run')
+        usual = Reading()
+        length = min(usual.max_length, positions)
+        stride, question = min(usual.stride, length // 3), min(usual.max_question, length // 2 - 2)
+        return Reading(max_length=length, stride=max(1, stride), max_question=max(1, question))
 
     @classmethod
-    def from_dict(cls, values: Any, *, source: str = 'reading') -> Reading:
-        """The inverse of `dataclasses.asdict`; raises ValueError if the values are something else."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        if not (isinstance(values, Mapping) and set(values) == set(names)) or not all(
-            type(value) is int or (name == 'null_threshold' and type(value) in (float, type(None)))
-            for name, value in values.items()
-        ):
-            raise ValueError(f'{source}: wanted {", ".join(names)} as numbers, found {values!r:.200}')
-        reading = cls(**values)
-        if reading.problems():
-            raise ValueError(f'{source}: {"; ".join(reading.problems())}')
-        return reading
+    def from_dict(cls, values: Any, *, source: str) -> Reading:
+        """The inverse of `to_dict`; raises ValueError if the values are something else."""
+        if not isinstance(values, Mapping) or set(values) != {*cls.model_fields}:
+            raise ValueError(f'{source}: wanted {", ".join(cls.model_fields)}, found {values!r:.200}')
+        return fill(cls, values, source=source)
 
 
 class _Answer(BaseModel):

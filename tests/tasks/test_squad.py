@@ -1,6 +1,5 @@
 """SQuAD: windows that cover every context, answers that are pieces of it, files in the official format."""
 
-import dataclasses
 import json
 import logging
 import re
@@ -69,7 +68,7 @@ def test_long_context_is_read_in_windows_that_overlap_and_reach_its_end():
     parts = [span[4:-1] for span in spans(windows)]
     assert parts == [letters(context)[first : first + 7] for first in (0, 3, 6, 9)]
     assert windows_of(question(' '.join('cdefghi'))).firsts.tolist() == [0]  # just fits
-    reading = dataclasses.replace(READING, stride=50)  # beyond a window
+    reading = READING.replace(stride=50)  # beyond a window
     assert windows_of(question(context), reading=reading).firsts.tolist() == [0, 7, 14]
 
 
@@ -150,7 +149,7 @@ def scores_for(windows, wanted):
 
 def test_best_answer_is_cut_out_of_the_context():
     asked = question('C  d\u0301, E f.')
-    windows = windows_of(asked, reading=Reading(16, 8, 3))
+    windows = windows_of(asked, reading=Reading(max_length=16, stride=8, max_question=3))
     answers, nulls = best_answers(
         [asked], windows, scores_for(windows, [(0, 1, 3, 2.0)]), Reading(n_best=5, max_answer=4)
     )
@@ -236,8 +235,8 @@ def test_networks_of_any_length_can_read_questions(positions):
 
 
 def test_reading_is_that_of_the_fine_tuning_run():
-    recipe = {**dataclasses.asdict(READING), 'version': '2.0', 'null_threshold': -1.5, 'epochs': 2}
-    assert Reading.of(recipe, 512) == dataclasses.replace(READING, null_threshold=-1.5)
+    recipe = {**dict(READING), 'version': '2.0', 'null_threshold': -1.5, 'epochs': 2}
+    assert Reading.of(recipe, 512) == READING.replace(null_threshold=-1.5)
     assert Reading.of({**recipe, 'version': '1.1'}, 512) == READING
     for name, value in (('stride', 0), ('stride', 1.5), ('max_length', 6), ('null_threshold', np.inf)):
         with pytest.raises(ValueError, match=name):
