@@ -20,7 +20,7 @@ from ..runs.display import number_of
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, cut_note, make_reader
 from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
-from ..tasks.tagging import Tagged, TagReader, split_words
+from ..tasks.tagging import Tagged, make_tag_reader, split_words
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, check_long, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
@@ -112,7 +112,7 @@ class Encoder:
         self.max_length = deployment.text_length or deployment.head.embedding.length(length)  # of texts
         split = deployment.long == 'split'
         self._read = make_reader(vocabulary, max_length=self.max_length, split=split)
-        self._tag = TagReader(vocabulary, max_length=deployment.text_length or length)
+        self._tag = make_tag_reader(vocabulary, max_length=deployment.text_length or length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 

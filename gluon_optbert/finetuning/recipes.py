@@ -40,7 +40,7 @@ from ..tasks.squad import (
     make_windows,
     read_questions,
 )
-from ..tasks.tagging import Tagged, TagReader
+from ..tasks.tagging import Tagged, make_tag_reader
 from ..tasks.task import Task, find_task, official_files
 from ..text.tokenizer import make_aligner
 from ..text.trimming import TRIM
@@ -88,7 +88,7 @@ class GlueRecipe(OwnData, FineTuneRecipe):
         """
         if self.task is not None:
             task = find_task(self.task)
-            task = task if task.head else with_head(task, Path(self.data or '') / task.train)
+            task = with_head(task, Path(self.data or '') / task.train)
         else:
             task = own_task(self.data, text=self.text, label=self.label, kind=self.kind)
             head = task.head
@@ -156,7 +156,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     )
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
-    read, tag = (kind(saved.vocabulary, max_length=recipe.max_length) for kind in (make_reader, TagReader))
+    makers = make_reader, make_tag_reader
+    read, tag = (make(saved.vocabulary, max_length=recipe.max_length) for make in makers)
     tagged: dict[str, Tagged] = {}
 
     def ready(name: str, examples: Examples) -> Features:

@@ -6,9 +6,10 @@ that is too long becomes several instances, so no word is left out."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from .tables import read_json_lines
 
 SUFFIXES = ('.conll', '.iob', '.bio')  # of files with a word and its tag on each line
 KEYS = (('words', 'tags'), ('tokens', 'ner_tags'), ('tokens', 'tags'))  # of JSON lines
-_CHUNK = re.compile(r'\S+')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,21 +97,14 @@ def split_words(text: str) -> list[tuple[int, int]]:
     each mark of which is a word.
     """
     spans = []
-    for found in _CHUNK.finditer(text):
+    for found in re.finditer(r'\S+', text):
         first, last = found.span()
-        while first < last and _is_mark(text[first]):
-            spans.append((first, first + 1))
-            first += 1
-        end = last
-        while end > first and _is_mark(text[end - 1]):
-            end -= 1
-        spans += [(first, end)] if first < end else []
+        inside = [i for i in range(first, last) if unicodedata.category(text[i])[0] != 'P']
+        begin, end = (inside[0], inside[-1] + 1) if inside else (last, last)
+        spans += [(i, i + 1) for i in range(first, begin)]
+        spans += [(begin, end)] if inside else []
         spans += [(i, i + 1) for i in range(end, last)]
     return spans
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] == 'P'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,42 +135,37 @@ class Tagged:
         return [np.concatenate(part) for part in parts]
 
 
-class TagReader:
-    """Words to tokens, at most `max_length` in an instance, [CLS] and [SEP] counted."""
+def make_tag_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Tagged]:
+    """A function from the words of sentences, and optional numbers of their tags, to `Tagged`; an instance
+    has at most `max_length` tokens, [CLS] and [SEP] counted.
+    """
+    tokenize, room = make_tokenizer(vocabulary), max_length - 2
+    cls, sep = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
+    unknown = [vocabulary[vocabulary.unknown_token]]
 
-    def __init__(self, vocabulary: Vocabulary, *, max_length: int):
-        self._tokenize, self._room = make_tokenizer(vocabulary), max_length - 2
-        self._ends = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
-        self._unknown = [vocabulary[vocabulary.unknown_token]]
-
-    def __call__(
-        self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | None = None
-    ) -> Tagged:
-        """The instances of sentences, with tags if those of the words are given, as numbers."""
-        cls, sep = self._ends
-        rows, owners, places, numbers = [], [], [], []
+    def read(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | None = None) -> Tagged:
+        parts: list[list[list[int]]] = []  # the tokens of the words of each instance
+        owners: list[int] = []
         for owner, words in enumerate(sentences):
-            pieces = [(self._tokenize(word) or self._unknown)[: self._room] for word in words]
-            first = 0
-            while True:
-                last, size = first, 0
-                while last < len(words) and size + len(pieces[last]) <= self._room:
-                    size += len(pieces[last])
-                    last += 1
-                own = pieces[first:last]
-                tokens = [cls, *(token for word in own for token in word), sep]
-                begins = np.cumsum([1, *map(len, own)])[:-1].astype(np.int64)
-                of_tokens = np.full(len(tokens), NO_TAG)
-                if tags is not None:
-                    of_tokens[begins] = tags[owner][first:last]
-                rows.append((tokens, len(tokens)))
-                owners.append(owner)
-                places.append(begins)
-                numbers.append(of_tokens)
-                first = last
-                if first >= len(words):
-                    break
-        features = Features.of(rows)
+            own: list[list[int]] = []
+            instances, size = [own], 0
+            for word in words:
+                tokens = (tokenize(word) or unknown)[:room]
+                if size + len(tokens) > room:
+                    own, size = [], 0
+                    instances.append(own)
+                own.append(tokens)
+                size += len(tokens)
+            parts += instances
+            owners += [owner] * len(instances)
+        places = [np.cumsum([1, *map(len, part)])[:-1].astype(np.int64) for part in parts]
+        rows = [[cls, *itertools.chain(*part), sep] for part in parts]
+        features = Features.of((row, len(row)) for row in rows)
         if tags is not None:
-            features = dataclasses.replace(features, tags=np.concatenate(numbers))
+            of_tokens = np.full(len(features.ids), NO_TAG)
+            firsts = np.concatenate([start + place for start, place in zip(features.starts, places)])
+            of_tokens[firsts] = list(itertools.chain(*tags))
+            features = dataclasses.replace(features, tags=of_tokens)
         return Tagged(features, np.array(owners), places)
+
+    return read

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.features import NO_TAG, batch_of
 from gluon_optbert.tasks.metrics import entities, score
-from gluon_optbert.tasks.tagging import TagReader, is_tagged, read_sentences, split_words
+from gluon_optbert.tasks.tagging import is_tagged, make_tag_reader, read_sentences, split_words
 
 WORDS, TAGS = (('ab', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
 
@@ -70,7 +70,7 @@ def test_punctuation_around_words_is_words():
 )
 def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest):
     tags = [list(range(len(words))) for words in sentences]
-    tagged = TagReader(vocabulary(), max_length=longest)(sentences, tags)
+    tagged = make_tag_reader(vocabulary(), max_length=longest)(sentences, tags)
     assert tagged.features.lengths.max() <= longest
     batch = batch_of(tagged.features, np.arange(len(tagged.features)))
     scores = np.eye(10)[batch.labels.astype(int) * (batch.labels != NO_TAG)]
