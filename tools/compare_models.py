@@ -461,7 +461,7 @@ def main(argv=None):
         seed=recipe.seed,
     )
     for model, path in zip(models, recipe.models):
-        if sample.has_pairs and model.architecture.token_types < 2:
+        if sample.features.has_pairs and model.architecture.token_types < 2:
             raise ValueError(
                 f'{recipe.data} has sequences of two segments, and {path} has one token type; '
                 'compare on a text file with one sequence per line'

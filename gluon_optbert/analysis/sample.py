@@ -57,11 +57,6 @@ class Sample:
         return len(self.features)
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether a sequence has a second segment."""
-        return bool((self.features.seconds < self.features.lengths).any())
-
-    @property
     def ids(self) -> list[np.ndarray]:
         """The tokens of every sequence."""
         return np.split(self.features.ids, self.features.starts[1:-1])
@@ -85,9 +80,8 @@ def sample_of_texts(
             [(word, ids) for word, ids in ((word, tokenize(word)) for word in split(text)) if ids]
             for text in sentences
         ]
-        first, *second = ([number for _, ids in sentence for number in ids] for sentence in pieces)
-        marks = {'cls_id': vocabulary['[CLS]'], 'sep_id': vocabulary['[SEP]']}
-        instance = pair(first, second[0] if second else None, max_length=length, **marks)
+        tokens = [[number for _, ids in sentence for number in ids] for sentence in pieces]
+        instance = pair(tokens, cls_id=vocabulary['[CLS]'], sep_id=vocabulary['[SEP]'], max_length=length)
         positions: list[tuple[int, str]] = []
         for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
             for word, ids in sentence:

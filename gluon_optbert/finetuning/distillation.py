@@ -181,11 +181,11 @@ def read_teacher(
     ValueError, FileNotFoundError
         If it is not there, or cannot teach the network this task.
     """
-    source, weights, train = recipe.teacher, recipe.teaching(), exercise.train
+    source, weights = recipe.teacher, recipe.teaching()
     teacher = without_gates(read_model(Path(source)))
     check_teacher(teacher, saved, states=False, heads=False, source=source)
-    pairs = bool((train.seconds < train.lengths).any())
-    teacher = fitting_task(teacher, exercise.head, source=source, max_length=recipe.max_length, pairs=pairs)
+    reads = {'max_length': recipe.max_length, 'pairs': exercise.train.has_pairs}
+    teacher = fitting_task(teacher, exercise.head, source=source, **reads)
     if weights.embeddings:
         check_pairs(recipe.batch_size, recipe.accumulate)
     if weights.same_width:

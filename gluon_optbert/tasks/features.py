@@ -38,9 +38,7 @@ class Features:
     labels: np.ndarray | None = None  # (instances,) or (instances, numbers)
     tags: np.ndarray | None = None  # (tokens,) int, in place of labels: class indices, or `NO_TAG`
     wholes: np.ndarray | None = None  # (instances,) int; the tokens of an instance if it were not cut
-    texts: np.ndarray | None = (
-        None  # (instances,) int, increasing; where texts are split, those of the windows
-    )
+    texts: np.ndarray | None = None  # (instances,) int, increasing; those of windows, where texts are split
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -54,6 +52,11 @@ class Features:
         """The length of a batch: its longest row, rounded up, at most the longest instance of all."""
         longest = int(self.lengths[rows].max())
         return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._longest)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an instance has a second segment."""
+        return bool((self.seconds < self.lengths).any())
 
     @functools.cached_property
     def _longest(self) -> int:
@@ -124,27 +127,26 @@ class TaskBatch:
 
 
 def pair(
-    first: Sequence[int], second: Sequence[int] | None, *, cls_id: int, sep_id: int, max_length: int
+    texts: Sequence[Sequence[int]], *, cls_id: int, sep_id: int, max_length: int
 ) -> tuple[list[int], int]:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and the position where B begins.
+    """[CLS] A [SEP] of one text, or [CLS] A [SEP] B [SEP] of two, and the position where B begins.
 
     A sequence that is too long loses tokens at the end of its longer text, at a tie of the second one, as in
     BERT's program. ValueError if `max_length` is too small for [CLS] and the [SEP] of each text.
     """
-    least = 2 if second is None else 3
+    first, *second = texts
+    least = 1 + len(texts)
     if max_length < least:
-        what = 'one text' if second is None else 'a pair of texts'
+        what = 'a pair of texts' if second else 'one text'
         raise ValueError(
             f'max_length must be at least {least} for {what}, [CLS] and every [SEP], found {max_length}'
         )
-    if second is None:
-        tokens = [cls_id, *first[: max_length - 2], sep_id]
-        return tokens, len(tokens)
-    room = max_length - 3
-    a = len(first)
-    if a + len(second) > room:
-        a = max(room - len(second), min(a, room - room // 2))
-    tokens = [cls_id, *first[:a], sep_id, *second[: room - a], sep_id]
+    room, a, b = max_length - least, len(first), sum(map(len, second))
+    if a + b > room:
+        a = max(room - b, min(a, room - room // 2))
+    tokens = [cls_id, *first[:a], sep_id]
+    for text in second:
+        tokens += [*text[: room - a], sep_id]
     return tokens, a + 2
 
 
@@ -176,13 +178,12 @@ def make_reader(vocabulary: Vocabulary, *, max_length: int, split: bool = False)
         wholes, numbers = [], []
 
         def instances() -> Iterator[tuple[list[int], int]]:
-            for number, (first, *second) in enumerate(texts):
-                pieces = [tokenize(first), *(tokenize(text) for text in second[:1])]
-                for one, *other in windows_of(pieces, max_length=max_length) if split else [pieces]:
+            for number, sentences in enumerate(texts):
+                pieces = [tokenize(text) for text in sentences]
+                for parts in windows_of(pieces, max_length=max_length) if split else [pieces]:
                     wholes.append(sum(map(len, pieces)) + len(pieces) + 1)
                     numbers.append(number)
-                    other = other[0] if other else None
-                    yield pair(one, other, cls_id=cls_id, sep_id=sep_id, max_length=max_length)
+                    yield pair(parts, cls_id=cls_id, sep_id=sep_id, max_length=max_length)
 
         features = Features.of(instances(), labels)
         own = np.array(numbers, np.int64) if split else None

@@ -80,18 +80,18 @@ def test_texts_that_are_cut_are_counted_and_the_scores_of_windows_averaged():
 
 @given(st.integers(0, 12), st.none() | st.integers(0, 12), st.integers(1, 20))
 def test_texts_have_their_special_tokens_and_the_longer_one_loses_its_end_first(first, second, max_length):
-    words = range(10, 10 + first), None if second is None else range(30, 30 + second)
+    words = [range(10, 10 + first), *([] if second is None else [range(30, 30 + second)])]
     least = 2 if second is None else 3
     if max_length < least:
         with pytest.raises(ValueError, match=f'max_length must be at least {least} for'):
-            pair(*words, cls_id=CLS, sep_id=SEP, max_length=max_length)
+            pair(words, cls_id=CLS, sep_id=SEP, max_length=max_length)
         return
     a, b = first, second or 0
     while a + b > max_length - least:
         a, b = (a - 1, b) if a > b else (a, b - 1)
     wanted = [CLS, *range(10, 10 + a), SEP]
     wanted += [] if second is None else [*range(30, 30 + b), SEP]
-    assert pair(*words, cls_id=CLS, sep_id=SEP, max_length=max_length) == (wanted, a + 2)
+    assert pair(words, cls_id=CLS, sep_id=SEP, max_length=max_length) == (wanted, a + 2)
 
 
 @pytest.mark.parametrize('batching', BATCHINGS)
