@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..text.documents import list_files
-from .examples import PARTS, Examples, finite_number, known_columns, label_text
+from .examples import PARTS, Examples, finite_number, known_columns, known_texts, label_text
 from .tables import SUFFIXES, Table, read_header, read_lines, read_table
 
 ENDINGS = ('.txt', *SUFFIXES)
@@ -107,21 +107,21 @@ def read_pairs(
     FileNotFoundError, ValueError
         From `read_table`; or if columns of text are not known, or a score is no number.
     """
-    path, known = Path(path), [(one[:-1], one[-1]) for one in known_columns()]
+    path = Path(path)
     has_keys = path.suffix.lower() == '.jsonl'
     first = [] if has_keys else read_header(path)
-    if not (text or label or has_keys or any(set(fields) <= set(first) for fields, _ in known)):
+    if not (text or label or has_keys or known_texts(first)):
         return _without_header(path, len(first), kind)
     wanted = (*text, *filter(None, (label,)))
     table = read_table(path, wanted, cut_with=first[0] if first else '')
-    own = [fields for fields, _ in known if set(fields) <= set(table.columns)]
-    if not text and not own:
+    fields = tuple(text) or known_texts(table.columns)
+    if not fields:
         raise ValueError(
             f'{path}: none of the columns {", ".join(map(repr, table.columns)):.200} is known as text; name '
             'one, or two of pairs, with --text'
         )
-    fields = tuple(text) or max(own, key=len)
-    columns = [label] if label else [one for usual, one in known if usual == fields if one in table.columns]
+    usual = [one[-1] for one in known_columns() if one[:-1] == fields]
+    columns = [label] if label else [one for one in usual if one in table.columns]
     return _examples(table, fields, columns, 'regression' if label else kind)
 
 

@@ -66,6 +66,12 @@ def known_columns() -> list[tuple[str, ...]]:
     return [*(find_task(name).head.columns for name in names()), *own]
 
 
+def known_texts(header: Sequence[str]) -> tuple[str, ...]:
+    """The columns of text that a header has, one or two, among `known_columns`; empty if it has none."""
+    texts = (columns[:-1] for columns in known_columns())
+    return max((one for one in texts if {*one} <= {*header}), key=len, default=())
+
+
 def task_of_file(
     path: Path, *, text: Sequence[str] = (), label: str | None = None, kind: str | None = None
 ) -> Task:
@@ -86,8 +92,7 @@ def task_of_file(
     table = read_table(path, [*text, *several])
     header = table.columns
     if len(several) > 1:
-        usual = sorted((one[:-1] for one in known_columns()), key=len, reverse=True)
-        fields = tuple(text) or next((one for one in usual if set(one) <= set(header)), ())
+        fields = tuple(text) or known_texts(header)
         return task_of_head(_head(path, 'multi_label', several, (*fields, label)), path)
     known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
     fitting = [columns for columns in known if set(columns) <= set(header)]
@@ -119,7 +124,8 @@ def _is_label(name: str, head: Head) -> bool:
     if head.labels:
         return name in head.labels
     with contextlib.suppress(ValueError):
-        return math.isfinite(finite_number(name))
+        finite_number(name)
+        return True
     return False
 
 
