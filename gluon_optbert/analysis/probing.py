@@ -44,7 +44,6 @@ class ProbeTask:
         Labels of the control task.
     """
 
-    name: str
     places: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
@@ -103,7 +102,6 @@ def frequency_bands(words: Sequence[str]) -> dict[str, str]:
 
 
 def _task(
-    name: str,
     places: np.ndarray,
     named: Sequence[str],
     *,
@@ -127,7 +125,7 @@ def _task(
         control = np.array([drawn[word] for word, keep in zip(types, kept) if keep])
         if len(set(control[~test])) < 2:  # few words, all of which drew the same label
             control = None
-    return ProbeTask(name, places, labels, classes, test, control)
+    return ProbeTask(places, labels, classes, test, control)
 
 
 def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str, ProbeTask | None]:
@@ -158,7 +156,6 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
             drawn += [indices[i] for i in generator.permutation(len(indices))[: words // len(classes)]]
         places = [positions[i] for i in sorted(drawn)]
         tasks[name] = _task(
-            name,
             np.array([place[:2] for place in places], dtype=int).reshape(-1, 2),
             [label_of[word] for *_, word in places],
             sequences=len(sample),
@@ -168,12 +165,12 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
     return tasks
 
 
-def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> ProbeTask | None:
+def sentence_task(sample: Sample, *, seed: int = 0) -> ProbeTask | None:
     """The labels of the sequences, predicted from the mean over their tokens; None if fewer than two labels
     are frequent enough.
     """
     places = np.array([(number, MEAN) for number in range(len(sample.labels))], dtype=int).reshape(-1, 2)
-    return _task(name, places, sample.labels, sequences=len(sample), generator=np.random.RandomState(seed))
+    return _task(places, sample.labels, sequences=len(sample), generator=np.random.RandomState(seed))
 
 
 def layer_features(

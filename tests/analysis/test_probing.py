@@ -87,7 +87,7 @@ def test_control_task_has_probes_of_its_own(one, text):
     places = np.array([(number, len(text.ids[0]) - 2) for number in range(len(text))])
     labels = np.array([label == 'with' for label in text.labels]).astype(int)  # the last word, z or y
     control = np.random.RandomState(0).randint(2, size=len(text))
-    task = ProbeTask('last', places, labels, ('y', 'z'), np.arange(len(text)) % 5 == 0, control)
+    task = ProbeTask(places, labels, ('y', 'z'), np.arange(len(text)) % 5 == 0, control)
     result = probe(one, text, {'last': task})['last']
     assert min(result.accuracy) > 0.95 and max(result.control) < 0.8
 
