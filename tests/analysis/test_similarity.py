@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, seal, vocabulary
+from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_records
 from hypothesis import given, strategies as st
 
 from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts
@@ -16,8 +16,8 @@ from gluon_optbert.architecture.parameters import network_shapes, parameter_tabl
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.text import shards
-from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of
+from gluon_optbert.text.shards import record_dtype
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)
 PIECES = vocabulary_of([*TOKENS, *(f'##{token}' for token in TOKENS if token.isalpha())])
@@ -145,23 +145,14 @@ def write_instance(directory, text, shown):
     """Shards with one held-out instance: tokens of a text, and what is shown of them."""
     text, shown = (np.array([PIECES[token] for token in tokens.split()]) for tokens in (text, shown))
     length, hidden = len(text), np.flatnonzero(text != shown)
-    records = np.zeros(1, shards.record_dtype(length, length, len(PIECES)))
+    records = np.zeros(1, record_dtype(length, length, len(PIECES)))
     records['input_ids'], records['valid_lengths'] = shown, length
     records['masked_lm_positions'][0, : len(hidden)] = hidden
     records['masked_lm_ids'][0, : len(hidden)] = text[hidden]
     records['masked_lm_weights'][0, : len(hidden)] = 1
-    directory.mkdir()
-    file = shards.write_shard(directory / 'heldout-00000.npz', records)
-    manifest = {
-        'format': shards.FORMAT,
-        'version': shards.VERSION,
-        'max_seq_length': length,
-        'max_predictions': length,
-        'splits': {'heldout': {'instances': 1, 'shards': [vars(file)]}},
-        'vocabulary': {'size': len(PIECES), 'sha256': vocabulary_hash(PIECES)},
-    }
-    seal(directory / shards.MANIFEST, manifest)
-    return directory
+    return write_records(
+        directory, {'heldout': [records]}, PIECES, max_seq_length=length, max_predictions=length
+    )
 
 
 @pytest.mark.parametrize(
