@@ -14,7 +14,7 @@ from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
 from ..network.saved_model import SavedModel
-from ..tasks.examples import read_examples, task_of_file
+from ..tasks.examples import read_examples, task_of_file, with_head
 from ..tasks.features import Features, TaskBatch, pair
 from ..tasks.tables import SUFFIXES, read_lines
 from ..tasks.task import find_task
@@ -163,7 +163,9 @@ def read_sample(
 
     if task is not None or path.suffix.lower() in SUFFIXES:
         known = task_of_file(path) if task is None else find_task(task)
-        examples = read_examples(known, path / known.train if path.is_dir() else path)
+        file = path / known.train if path.is_dir() else path
+        known = with_head(known, file)
+        examples = read_examples(known, file)
         assert examples.labels is not None
         if known.head.kind != 'classification':
             raise ValueError(f'{known.name} is a {known.head.kind}; probes want labels')

@@ -189,6 +189,9 @@ def test_labelled_files_have_sentences_and_labels(tmp_path):
     named = read('SST-2/train.tsv', 'sentence\tlabel\na b\t1\nc\t0\n', task='sst-2')
     for result in (named, read_sample(tmp_path, vocabulary(), limit=9, task='sst-2')):
         assert result.labels == ('1', '0') and result.features.lengths.tolist() == [4, 3]
+    own = tmp_path / 'own.json'  # which leaves the labels to the file
+    own.write_text('{"fields": ["sentence"], "label": "label", "train": "SST-2/train.tsv"}')
+    assert read_sample(tmp_path, vocabulary(), limit=9, task=str(own)).labels == ('1', '0')
     with pytest.raises(ValueError, match='STS-B is a regression'):
         read('STS-B/train.tsv', 'sentence1\tsentence2\tscore\na\tb\t1\n', task='STS-B')
     with pytest.raises(ValueError, match='no text'):
