@@ -317,8 +317,7 @@ def scored_task(recipe: ScoreRecipe, head: Head | None = None) -> Task | str:
         return version_of(recipe.data)
     stated = recipe.text or recipe.label or recipe.kind
     if recipe.task:
-        task = find_task(name)
-        task = task if task.head else with_head(task, recipe.data)
+        task = with_head(find_task(name), recipe.data)
     elif name and not stated and packaged_task(name):
         task = packaged_task(name)
     elif head and (recipe.text or head.columns) and not recipe.kind:

@@ -6,7 +6,6 @@ What is special about a data set is an `Exercise`; `glue` and `squad` have their
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -119,16 +118,15 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work:
     def run(one: FineTuneRecipe, seed: int) -> SeedRun:
         return SeedRun.from_dict(read_model(_place(work, one) / f'seed-{seed}').progress.to_dict())
 
-    metric = f'{next(iter(exercise.heldout))}/{exercise.metric}'
     tried = tuple(
         RateRuns(one.learning_rate, tuple(run(one, seed) for seed in one.seeds))
         for one in recipe.with_rates()
     )
     origin, commits = json.loads((work / ORIGIN).read_text(encoding='utf-8'))[-1], commits_of(work)
-    chosen = best_rate(tried, metric)
+    chosen = best_rate(tried, exercise.decisive)
     return FineTuningResult(
         task=exercise.name,
-        metric=metric,
+        metric=exercise.decisive,
         model_sha256=sha256(recipe.model / 'model.params'),
         parameters=int(ParameterCost().cost(saved.architecture)),
         architecture=saved.architecture.to_dict(),
@@ -158,8 +156,7 @@ def _run_seeds(
             _run_seed(seed, saved, exercise, recipe, work, workers, taught)
         if workers.first:  # also what a run left that was killed just here
             shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
-            with contextlib.suppress(FileNotFoundError):
-                (work / f'seed-{seed}.jsonl').unlink()
+            (work / f'seed-{seed}.jsonl').unlink(missing_ok=True)
 
 
 def _keep(result: FineTuningResult, recipe: FineTuneRecipe, work: Path) -> None:

@@ -66,6 +66,11 @@ class Exercise:
     samples: Mapping[str, int]
     majority: Mapping[str, float]
 
+    @property
+    def decisive(self) -> str:
+        """The measurement that decides, ``dev/accuracy``."""
+        return f'{next(iter(self.heldout))}/{self.metric}'
+
     def right(self, name: str, scores: np.ndarray) -> np.ndarray | None:
         """Instances of a held-out set that its scores answer right, shape (instances,); None where it is no
         accuracy that decides.
@@ -264,6 +269,6 @@ class FineTuning(Objective):
         epochs = (*before, Epoch(len(before) + 1, step, dict(measured)))
         progress = progress.updated(epochs=epochs)
         if self.returns_to_best:
-            decisive = f'{next(iter(self._exercise.heldout))}/{self._exercise.metric}'
-            progress = progress.updated(best_step=max(epochs, key=lambda epoch: epoch.scores[decisive]).step)
+            best = max(epochs, key=lambda epoch: epoch.scores[self._exercise.decisive])
+            progress = progress.updated(best_step=best.step)
         return progress

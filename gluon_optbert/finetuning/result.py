@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ..runs.files import checked, parse_json
 from ..runs.progress import MARK, NOTE, OPTIMISTIC, RESULT_FORMAT, Epoch, Record, score_text, spread
-from ..tasks.metrics import CORRELATIONS
+from ..tasks.metrics import OF_HEADS
 
 VERSION = 1
 UNIT = 'percent'
@@ -203,7 +203,7 @@ def summary(result: FineTuningResult) -> str:
     score that is no better is marked.
     """
     std, majority = result.std, result.majority or {}
-    regression = result.metric.rpartition('/')[2] in CORRELATIONS
+    regression = result.metric.rpartition('/')[2] in OF_HEADS['regression']
     scores = {
         name: score_text(mean, std[name], majority=majority.get(name), digits=2)
         for name, mean in result.mean.items()

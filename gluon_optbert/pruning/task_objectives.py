@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
 from ..tasks.own_data import OwnData
+from ..tasks.scoring import squad_version
 from ..tasks.squad import Reading
 from ..training.distillation import Match, Teacher, Weights
 from ..training.distributed import Workers
@@ -28,7 +28,6 @@ from .features_objective import FeaturesObjective, Scored
 from .recipe import SENTENCES, TaskPruneRecipe
 from .sentence_objective import SentenceObjective
 
-_SQUAD = re.compile(r'squad(?:v|-|_|\s)*([12])(?:\.[01])?$', re.IGNORECASE)
 _READING = (*Reading.model_fields, 'evaluation_tokens')
 
 
@@ -46,8 +45,7 @@ class TaskTraining(Scored, FineTuning):
     def measured(self, scores: Mapping[str, float]) -> TaskScores:
         """The standard error is known of a share of right answers."""
         exercise = self._exercise
-        first = next(iter(exercise.heldout))
-        metric, instances = f'{first}/{exercise.metric}', exercise.samples[first]
+        metric, instances = exercise.decisive, exercise.samples[next(iter(exercise.heldout))]
         error = None
         if exercise.metric == 'accuracy':
             share = scores[metric] / 100
@@ -81,8 +79,7 @@ class TaskObjective(FeaturesObjective):
                 + (f'; {remedy}fine-tune it first' if remedy else '')
             )
         self.train, self.heldout = self._exercise.train, next(iter(self._exercise.heldout.values()))
-        pairs = bool((self.train.seconds < self.train.lengths).any())
-        self._teaching = self._read_teacher(self._reading.max_length, pairs=pairs)
+        self._teaching = self._read_teacher(self._reading.max_length, pairs=self.train.has_pairs)
         output = states_for(recipe.teaching()) if self._teaching else {}
         self.gate_settings = self.recovery_settings = output
 
@@ -168,13 +165,11 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> GlueRecipe 
             f'{recipe.model} has a head of {saved.head.described}, and its task is not known; name it with '
             '--task, or give a table as --data'
         )
-    squad = _SQUAD.match(str(task))
-    kind = SquadRecipe if squad else GlueRecipe
+    version = squad_version(str(task))
+    kind = SquadRecipe if version else GlueRecipe
     read = (*_READING, *OwnData.OWN_DATA) if own else _READING
     values: dict[str, Any] = {name: saved.recipe[name] for name in read if saved.recipe.get(name) is not None}
-    values.update(
-        {'version': f'{squad.group(1)}.{2 - int(squad.group(1))}'} if squad else {'task': task or None}
-    )
+    values.update({'version': version} if version else {'task': task or None})
     if own and saved.head.columns:
         values.update(text=saved.head.columns[:-1], label=saved.head.columns[-1])
     values.update({name: getattr(recipe, name) for name in stated})

@@ -108,7 +108,6 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {
     'entity_recall': _of_entities('recall'),
     'tag_accuracy': _share_of_tags,
 }
-CORRELATIONS = ('pearson', 'spearman')  # of a regression
 OF_HEADS = {  # by the kind of a head, the usual ones first
     'classification': ('accuracy', 'f1', 'matthews'),
     'regression': ('pearson', 'spearman'),
@@ -250,21 +249,18 @@ def squad_v2(
                 f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}'
             )
     exact, f1 = _by_question(answers, predictions)
-    answerable = {question: bool(texts) for question, texts in answers.items()}
     measured = {}
     for name, raw in (('exact', exact), ('f1', f1)):
         final = {
-            question: float(not answerable[question])
-            if null_odds and null_odds[question] > threshold
-            else value
+            question: float(not answers[question]) if null_odds and null_odds[question] > threshold else value
             for question, value in raw.items()
         }
         for part, wanted in (('', (True, False)), ('HasAns_', (True,)), ('NoAns_', (False,))):
-            values = [value for question, value in final.items() if answerable[question] in wanted]
+            values = [value for question, value in final.items() if bool(answers[question]) in wanted]
             if values:
                 measured.update({part + name: 100.0 * sum(values) / len(values), part + 'total': len(values)})
     for name, raw in (('exact', exact), ('f1', f1)) if null_odds else ():
-        order, course = _course(raw, predictions, null_odds, answerable)
+        order, course = _course(raw, answers, predictions, null_odds)
         best = int(np.argmax(course))
         measured['best_' + name] = 100.0 * course[best] / len(raw)
         measured[f'best_{name}_thresh'] = null_odds[order[best - 1]] if best else 0.0
@@ -277,10 +273,8 @@ def exact_at_best_f1(
     """SQuAD 2.0's exact match in percent with the threshold that gives the best F1, as BERT's authors chose
     it (Devlin et al., section 4.3); the arguments are those of `squad_v2`.
     """
-    answerable = {question: bool(texts) for question, texts in answers.items()}
     exact, f1 = (
-        _course(scores, predictions, null_odds, answerable)[1]
-        for scores in _by_question(answers, predictions)
+        _course(scores, answers, predictions, null_odds)[1] for scores in _by_question(answers, predictions)
     )
     return 100.0 * exact[int(np.argmax(f1))] / len(answers)
 
@@ -299,9 +293,9 @@ def _by_question(
 
 def _course(
     scores: Mapping[str, float],
+    answers: Answers,
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
-    answerable: Mapping[str, bool],
 ) -> tuple[list[str], list[float]]:
     """The questions in the order in which a rising threshold on the odds lets them be answered, and the sum
     of the scores before the first of them is answered and after each.
@@ -310,8 +304,8 @@ def _course(
     question without one loses its point if there is a prediction for it.
     """
     order = sorted((question for question in null_odds if question in scores), key=null_odds.__getitem__)
-    gains = (scores[one] if answerable[one] else -bool(predictions[one]) for one in order)
-    without_any = float(sum(not has for has in answerable.values()))
+    gains = (scores[one] if answers[one] else -bool(predictions[one]) for one in order)
+    without_any = float(sum(not texts for texts in answers.values()))
     return order, list(itertools.accumulate(gains, initial=without_any))
 
 

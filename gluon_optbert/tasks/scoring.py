@@ -5,6 +5,7 @@ and the JSON lines of this package.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,14 @@ from .squad import known_answers, read_questions
 from .tables import read_json_lines, read_table
 from .task import Task
 
-SQUAD = {'squad1.1': '1.1', 'squad2.0': '2.0', 'squadv1.1': '1.1', 'squadv2.0': '2.0'}
-
-
+_SQUAD = re.compile(r'squad[-_\sv]*([12])(?:\.[01])?', re.IGNORECASE)
 _KEYS = {'regression': 'value', 'multi_label': 'labels', 'token_classification': 'tags'}  # of JSON lines
 
 
 def squad_version(name: str) -> str | None:
     """The version of SQuAD that a name such as ``SQuAD2.0`` stands for; None if it is no SQuAD."""
-    return SQUAD.get(name.lower().replace(' ', '').replace('-', '').replace('_', ''))
+    found = _SQUAD.fullmatch(name)
+    return found and {'1': '1.1', '2': '2.0'}[found.group(1)]
 
 
 def version_of(data: Path) -> str:
