@@ -42,11 +42,11 @@ class Sentence:
 
 def is_tagged(path: Path) -> bool:
     """Whether a file is one of tagged words, by its name, or in JSON lines by the keys of the first."""
-    if path.suffix == '.jsonl':
+    if path.suffix.lower() == '.jsonl':
         with open(path, 'rb') as file:
             first = file.readline(1 << 20)
         return any(f'"{words}"'.encode() in first for words, _ in KEYS) and b'"text"' not in first
-    return path.suffix in SUFFIXES
+    return path.suffix.lower() in SUFFIXES
 
 
 def read_sentences(path: Path, *, labelled: bool = True) -> list[Sentence]:
@@ -55,7 +55,7 @@ def read_sentences(path: Path, *, labelled: bool = True) -> list[Sentence]:
     FileNotFoundError or ValueError if there is no such file, or a line is something else; it is named.
     """
     path = Path(path)
-    if path.suffix == '.jsonl':
+    if path.suffix.lower() == '.jsonl':
         records = read_json_lines(path)
         found = [sentence_of(one, f'{path}: line {line}', line, labelled) for line, one in records]
     else:

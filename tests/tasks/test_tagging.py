@@ -17,7 +17,7 @@ WORDS, TAGS = (('ab', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
     'name, content',
     [
         ('one.conll', '-DOCSTART- -X- O O\n\nab NN B-town\nc NN I-town\n\n\nd NN O\n'),
-        ('one.bio', 'ab\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
+        ('one.BIO', 'ab\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
         (
             'one.jsonl',
             '{"words": ["ab", "c"], "tags": ["B-town", "I-town"]}\n{"words": ["d"], "tags": ["O"]}\n',
