@@ -15,7 +15,8 @@ from gluonnlp.data import SQuAD
 from pydantic import Field, PositiveFloat
 
 from ..architecture.heads import Head
-from ..network.saved_model import HEAD, SavedModel
+from ..network.saved_model import FILES, HEAD, SavedModel
+from ..runs.files import MANIFEST
 from ..runs.machine import ORIGIN
 from ..runs.recipe import option
 from ..tasks.examples import (
@@ -42,7 +43,7 @@ from ..tasks.squad import (
 )
 from ..tasks.tagging import Tagged, make_tag_reader
 from ..tasks.task import Task, find_task, official_files
-from ..text.tokenizer import make_aligner
+from ..text.tokenizer import SETTINGS, make_aligner
 from ..text.trimming import TRIM
 from ..training.distributed import Workers
 from .finetune import finetune
@@ -52,10 +53,7 @@ from .result import FineTuningResult
 
 LOG = logging.getLogger(__name__)
 # the files of a model directory, where submissions are left as well
-_OF_A_MODEL = (
-    *('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json', 'manifest.json'),
-    *('metrics.jsonl', 'README.md', HEAD, ORIGIN, TRIM),
-)
+_OF_A_MODEL = (*FILES, HEAD, SETTINGS, MANIFEST, ORIGIN, TRIM, 'metrics.jsonl', 'README.md')
 
 
 class GlueRecipe(OwnData, FineTuneRecipe):

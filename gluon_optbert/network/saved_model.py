@@ -31,7 +31,7 @@ FORMAT = 'gluon_optbert model'
 VERSION = 1
 HEAD = 'head.json'
 WEIGHTS = 'model.params'
-_FILES = ('architecture.json', WEIGHTS, 'vocab.txt', 'recipe.yaml', 'progress.json')
+FILES = ('architecture.json', WEIGHTS, 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -133,7 +133,7 @@ def read_model(directory: Path) -> SavedModel:
     """
     directory = Path(directory)
     manifest = check_manifest(directory, form=FORMAT, version=VERSION)
-    missing = [name for name in _FILES if name not in manifest['files']]
+    missing = [name for name in FILES if name not in manifest['files']]
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')

@@ -16,6 +16,7 @@ from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.machine import ORIGIN
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.text.tokenizer import SETTINGS
 from gluon_optbert.text.trimming import TRIM
 from gluon_optbert.training.distributed import Workers
 
@@ -41,7 +42,7 @@ def test_submissions_have_the_names_of_the_task_but_none_of_a_model_directory(
         return prepared(recipe_for(model_directory, glue, tmp_path, task=task))
 
     names = {file.name for file in (finished[0] / 'run' / 'seed-1').iterdir()} - {'SST-2.tsv'}
-    for name in sorted(names | {ORIGIN, TRIM, 'README.md'}):
+    for name in sorted(names | {ORIGIN, TRIM, SETTINGS, 'README.md'}):
         with pytest.raises(ValueError, match=f'Own: a submission cannot be called {name}, as a file of a'):
             exercise('fine.tsv', name)
     several = exercise('own.tsv', 'Own.tsv')
