@@ -135,7 +135,13 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     data = Path() if recipe.task is None else task_directory(task, recipe.data, workers)
     train, held = read_examples(task, data / task.train), {}
     if not task.dev:
+        whole = len(train)
         train, held['dev'] = train.split(recipe.held_out)
+        if not len(train):
+            raise ValueError(
+                f'{data / task.train}: none of its rows is left to train on where {recipe.held_out:g} of '
+                f'{whole} are held out; give more rows, or a file dev beside it'
+            )
     train = train.first(recipe.limit)
     plain = task.head.kind in ('classification', 'regression')
     if workers.first and plain and len(np.unique(train.labels)) == 1:

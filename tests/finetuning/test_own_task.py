@@ -125,6 +125,7 @@ def test_own_labels_are_learnt_go_on_in_pruning_and_have_names(model_directory, 
         ('text,label\na,1\nb,0\n', {'text': 'body'}, "no column 'body'; its header is text, label"),
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
         ('text,label\na,1\nb,0\n', {'text': 'a,b,c'}, 'must be one column or two'),
+        ('text,label\na,1\nb,0\n', {'held_out': 0.9}, 'none of its rows is left to train on'),
     ],
 )
 def test_table_that_says_too_little_is_refused(model_directory, tmp_path, content, more, says):
