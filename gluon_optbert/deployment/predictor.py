@@ -20,7 +20,7 @@ from ..runs.display import number_of
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, cut_note, make_reader
 from ..tasks.metrics import entities
 from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
-from ..tasks.tagging import Tagged, make_tag_reader, split_words
+from ..tasks.tagging import make_tag_reader, split_words
 from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, check_long, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
@@ -131,11 +131,11 @@ class Encoder:
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
         if self._head.kind == 'token_classification':
-            return self.tagged(list(map(words_of, instances))).features
+            return self.tagged(list(map(words_of, instances)))
         texts = [(instance.first, instance.second) for instance in instances]
         return self._read([pair[:1] if pair[1] is None else pair for pair in texts])
 
-    def tagged(self, spans: Sequence[Sequence[tuple[str, int, int]]]) -> Tagged:
+    def tagged(self, spans: Sequence[Sequence[tuple[str, int, int]]]) -> Features:
         """The tokens of sentences whose words `words_of` gave."""
         return self._tag([[word for word, _, _ in words] for words in spans])
 
@@ -481,8 +481,8 @@ class Predictor:
         for instance in instances:
             check_texts(instance, self.head)
         spans = list(map(words_of, instances))
-        tagged = self._encoder.tagged(spans)
-        scores = tagged.scores(self._scores(tagged.features, batch_size))
+        features = self._encoder.tagged(spans)
+        scores = features.by_text(self._scores(features, batch_size))
         for instance, words, own in zip(instances, spans, scores):
             shares = _shares(own)
             tags = tuple(self.head.labels[number] for number in own.argmax(axis=1))

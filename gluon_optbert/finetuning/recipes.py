@@ -41,7 +41,7 @@ from ..tasks.squad import (
     make_windows,
     read_questions,
 )
-from ..tasks.tagging import Tagged, make_tag_reader
+from ..tasks.tagging import make_tag_reader
 from ..tasks.task import Task, find_task, official_files
 from ..text.tokenizer import SETTINGS, make_aligner
 from ..text.trimming import TRIM
@@ -162,45 +162,43 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
     makers = make_reader, make_tag_reader
     read, tag = (make(saved.vocabulary, max_length=recipe.max_length) for make in makers)
-    tagged: dict[str, Tagged] = {}
 
     def ready(name: str, examples: Examples) -> Features:
-        if task.head.kind != 'token_classification':
-            features = read(examples.texts, examples.labels)
-            empty = sum(not ''.join(texts).strip() for texts in examples.texts)
-            notes = [f'{empty:,} of {len(examples):,} texts are empty'] if empty else []
-            notes.append(features.cut_note(saved.architecture.max_length))
-            for note in filter(None, notes) if workers.first else ():
-                LOG.warning('%s: %s', name, note)
-            return features
-        tags = None
-        if examples.labels is not None:
-            tags = [[task.head.labels.index(one) for one in own] for own in examples.labels]
-        tagged[name] = tag(examples.texts, tags)
-        return tagged[name].features
+        if task.head.kind == 'token_classification':
+            tags = None
+            if examples.labels is not None:
+                tags = [[task.head.labels.index(one) for one in own] for own in examples.labels]
+            return tag(examples.texts, tags)
+        features = read(examples.texts, examples.labels)
+        empty = sum(not ''.join(texts).strip() for texts in examples.texts)
+        notes = [f'{empty:,} of {len(examples):,} texts are empty'] if empty else []
+        notes.append(features.cut_note(saved.architecture.max_length))
+        for note in filter(None, notes) if workers.first else ():
+            LOG.warning('%s: %s', name, note)
+        return features
 
-    def of_rows(name: str, scores: np.ndarray) -> Any:
-        return tagged[name].scores(scores) if name in tagged else scores
+    every = {'train': train, **heldout, **test}
+    sets = {name: ready(name, examples) for name, examples in every.items()}
 
     def measure(name: str, scores: np.ndarray) -> dict[str, float]:
-        return score(task.metrics, decided(task.head, of_rows(name, scores)), heldout[name].labels)
+        return score(task.metrics, decided(task.head, sets[name].by_text(scores)), heldout[name].labels)
 
     def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
         return {
-            name: submission(task, examples.indices, of_rows(name, scores[name]))
+            name: submission(task, examples.indices, sets[name].by_text(scores[name]))
             for name, examples in test.items()
         }
 
     return Exercise(
         name=task.name,
         head=task.head,
-        train=ready('train', train),
-        heldout={name: ready(name, examples) for name, examples in heldout.items()},
+        train=sets['train'],
+        heldout={name: sets[name] for name in heldout},
         metric=task.metrics[0],
         score=measure,
-        test={name: ready(name, examples) for name, examples in test.items()},
+        test={name: sets[name] for name in test},
         files=files,
-        samples={name: len(examples) for name, examples in {'train': train, **heldout, **test}.items()},
+        samples={name: len(examples) for name, examples in every.items()},
         majority=majority_scores(task, heldout),
     )
 

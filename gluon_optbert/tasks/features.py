@@ -39,6 +39,7 @@ class Features:
     tags: np.ndarray | None = None  # (tokens,) int, in place of labels: class indices, or `NO_TAG`
     wholes: np.ndarray | None = None  # (instances,) int; the tokens of an instance if it were not cut
     texts: np.ndarray | None = None  # (instances,) int, increasing; those of windows, where texts are split
+    words: Sequence[np.ndarray] | None = None  # of each instance, the first tokens of its words, to tag them
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -85,10 +86,17 @@ class Features:
         wholes = None if self.wholes is None else self.wholes[rows]
         return Features(self.ids[tokens], starts, self.seconds[rows], wholes=wholes)
 
-    def by_text(self, scores: np.ndarray) -> np.ndarray:
-        """The mean of the scores of the windows of each text, shape (texts, …)."""
+    def by_text(self, scores: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        """The mean of the scores of the windows of each text, shape (texts, …); of words that are tagged,
+        their own scores in each text, shape (words, labels).
+        """
         if self.texts is None:
             return scores
+        if self.words is not None:
+            parts: list[list[np.ndarray]] = [[] for _ in range(int(self.texts[-1]) + 1)]
+            for text, own, words in zip(self.texts, scores, self.words):
+                parts[text].append(own[words])
+            return [np.concatenate(part) for part in parts]
         return np.add.reduceat(scores, np.unique(self.texts, return_index=True)[1]) / np.bincount(
             self.texts
         ).reshape(-1, *[1] * (scores.ndim - 1))

@@ -107,43 +107,15 @@ def split_words(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-@dataclasses.dataclass(frozen=True)
-class Tagged:
-    """The tokens of sentences.
-
-    Parameters
-    ----------
-    features : Features
-        With tags, if they are known.
-    owners : np.ndarray of int, shape (instances,)
-        The sentence of each instance, in order.
-    places : list of np.ndarray of int
-        Of each instance, the first tokens of its words.
-    """
-
-    features: Features
-    owners: np.ndarray
-    places: list[np.ndarray]
-
-    def scores(self, scores: np.ndarray) -> list[np.ndarray]:
-        """The scores of the words of each sentence, shape (words, labels), from those of the tokens of every
-        instance.
-        """
-        parts: list[list[np.ndarray]] = [[] for _ in range(int(self.owners[-1]) + 1)]
-        for row, owner in enumerate(self.owners):
-            parts[owner].append(scores[row, self.places[row]])
-        return [np.concatenate(part) for part in parts]
-
-
-def make_tag_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Tagged]:
-    """A function from the words of sentences, and optional numbers of their tags, to `Tagged`; an instance
+def make_tag_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Features]:
+    """A function from the words of sentences, and optional numbers of their tags, to `Features`; an instance
     has at most `max_length` tokens, [CLS] and [SEP] counted.
     """
     tokenize, room = make_tokenizer(vocabulary), max_length - 2
     cls, sep = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
     unknown = [vocabulary[vocabulary.unknown_token]]
 
-    def read(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | None = None) -> Tagged:
+    def read(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | None = None) -> Features:
         parts: list[list[list[int]]] = []  # the tokens of the words of each instance
         owners: list[int] = []
         for owner, words in enumerate(sentences):
@@ -161,11 +133,11 @@ def make_tag_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[...,
         places = [np.cumsum([1, *map(len, part)])[:-1].astype(np.int64) for part in parts]
         rows = [[cls, *itertools.chain(*part), sep] for part in parts]
         features = Features.of((row, len(row)) for row in rows)
+        of_tokens = None
         if tags is not None:
             of_tokens = np.full(len(features.ids), NO_TAG)
             firsts = np.concatenate([start + place for start, place in zip(features.starts, places)])
             of_tokens[firsts] = list(itertools.chain(*tags))
-            features = dataclasses.replace(features, tags=of_tokens)
-        return Tagged(features, np.array(owners), places)
+        return dataclasses.replace(features, tags=of_tokens, texts=np.array(owners), words=places)
 
     return read

@@ -70,11 +70,11 @@ def test_punctuation_around_words_is_words():
 )
 def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest):
     tags = [list(range(len(words))) for words in sentences]
-    tagged = make_tag_reader(vocabulary(), max_length=longest)(sentences, tags)
-    assert tagged.features.lengths.max() <= longest
-    batch = batch_of(tagged.features, np.arange(len(tagged.features)))
+    features = make_tag_reader(vocabulary(), max_length=longest)(sentences, tags)
+    assert features.lengths.max() <= longest
+    batch = batch_of(features, np.arange(len(features)))
     scores = np.eye(10)[batch.labels.astype(int) * (batch.labels != NO_TAG)]
-    found = [own.argmax(axis=1).tolist() for own in tagged.scores(scores)]
+    found = [own.argmax(axis=1).tolist() for own in features.by_text(scores)]
     assert found == tags
     assert (batch.labels != NO_TAG).sum() == sum(map(len, sentences))
 
