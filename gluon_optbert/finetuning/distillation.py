@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -150,19 +151,17 @@ def match_of(directory: Path, student: Architecture, teacher: Architecture, *, s
     The directory is that of the network, the source that of the teacher. Raises ValueError if they have not
     the same hidden units and layers, and no run says which.
     """
-    whole = Match.whole(teacher)
     sizes = [(one.h, len(one.layers)) for one in (student, teacher)]
     if sizes[0] == sizes[1]:
-        return whole
+        return Match.whole(teacher)
     place = directory.absolute().parent
     word, _, number = place.name.partition('-')
     if word == 'round' and number.isdigit():
-        try:
+        # there may be no such run, or one of another network
+        with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
             left = match_after(place.parent, int(number), teacher)
-        except (FileNotFoundError, ValueError, IndexError):  # no such run, or one of another network
-            left = whole
-        if (len(left.units), len(set(left.layers))) == sizes[0]:
-            return left
+            if (len(left.units), len(set(left.layers))) == sizes[0]:
+                return left
     raise ValueError(
         f'{source}: the teacher has h = {sizes[1][0]} and {sizes[1][1]} layers, {directory} h = '
         f'{sizes[0][0]} and {sizes[0][1]}, and no pruning run around it says which of them stayed; their '
