@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.questions import write_squad
+from helpers.questions import write, write_squad
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.instances import (
@@ -21,11 +21,6 @@ from gluon_optbert.tasks.task import find_task
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
 GLUE_FILES = [path for path in sorted(GLUE.glob('*/*.tsv')) if path.stem != 'train']
 SST2, MRPC = find_task('SST-2').head, find_task('MRPC').head
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
-    return path
 
 
 def texts(instances):

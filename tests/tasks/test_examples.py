@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.questions import write
 from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.examples import (
@@ -26,12 +27,6 @@ DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
 PAIRS = 'sentence1\tsentence2\tlabel\n'
 SCORES = 'sentence1\tsentence2\tscore\n'
-
-
-def write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
-    return path
 
 
 MRPC = (

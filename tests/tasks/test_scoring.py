@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.questions import write_squad
+from helpers.questions import write, write_squad
 
 from gluon_optbert.tasks.examples import submission
 from gluon_optbert.tasks.scoring import score_squad, score_task, squad_version
@@ -14,11 +14,6 @@ from gluon_optbert.tasks.task import find_task
 SST2, STSB = find_task('SST-2'), find_task('STS-B')
 DEV = 'sentence\tlabel\na\t1\nb\t0\nc\t1\nd\t1\n'
 LABELS = ['1', '1', '1', '0']
-
-
-def write(path, text):
-    path.write_text(text, encoding='utf-8')
-    return path
 
 
 def as_lines(*records):
