@@ -102,6 +102,11 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
         cells = _recorded(task, examples, predictions, records)
         cut = sum(record.get('cut') is True for _, record in records)
         notes += [f'{cut_note(cut, len(records))} when they were predicted; --long split'] * bool(cut)
+    if task.head.kind == 'token_classification':
+        cells = [(line, cell.split() if isinstance(cell, str) else cell) for line, cell in cells]
+        for (line, tags), words in zip(cells, examples.texts):
+            if len(tags) != len(words):
+                raise ValueError(f'{predictions}: line {line} has {len(tags)} tags for {len(words)} words')
     return score(task.metrics, labels_of(task, cells, predictions), examples.labels), examples, notes
 
 

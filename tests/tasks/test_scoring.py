@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.questions import write, write_squad
 
-from gluon_optbert.tasks.examples import submission
+from gluon_optbert.tasks.examples import submission, task_of_file
 from gluon_optbert.tasks.scoring import score_squad, score_task, squad_version
 from gluon_optbert.tasks.squad import Question
 from gluon_optbert.tasks.task import find_task
@@ -48,6 +48,19 @@ def test_submission_scores_a_file_with_rows_that_are_cut_short(tmp_path):
     dev = write(tmp_path / 'dev.tsv', f'id\tquestion1\tquestion2\tis_duplicate\n{rows}')
     path = write(tmp_path / 'out.tsv', 'index\tprediction\n0\t1\n2\t0\n')
     assert score_task(find_task('QQP'), dev, path)[0]['accuracy'] == 100.0
+
+
+def test_tags_have_one_score_in_both_forms_and_are_as_many_as_the_words(tmp_path):
+    data = write(tmp_path / 'dev.conll', 'a B-x\nb O\n\nc B-x\n')
+    task = task_of_file(data)
+    scores = [np.eye(2)[[task.head.labels.index(tag) for tag in tags]] for tags in (['B-x', 'O'], ['O'])]
+    paths = [
+        write(tmp_path / 'out.tsv', submission(task, ('0', '1'), scores)),
+        write(tmp_path / 'out.jsonl', as_lines({'tags': ['B-x', 'O']}, {'text': 'c', 'tags': ['O']})),
+    ]
+    assert [score_task(task, data, path)[0]['entity_recall'] for path in paths] == [50.0, 50.0]
+    with pytest.raises(ValueError, match='out.jsonl: line 1 has 1 tags for 2 words'):
+        score_task(task, data, write(paths[1], as_lines({'tags': ['O']}, {'tags': ['O']})))
 
 
 @pytest.mark.parametrize(
