@@ -145,6 +145,7 @@ def own_task(
     `task_of_file`.
     """
     data = Path(data)
+    files = {'train': [data]}
     if data.is_dir():
         files = {
             part: [path for path in sorted(data.iterdir()) if path.stem.lower() in names and _is_table(path)]
@@ -157,17 +158,16 @@ def own_task(
                 f'{data}: wanted one file {wrong[0]}.csv, .tsv or .jsonl, found {found}; or give one file, '
                 'of which a share is held out'
             )
-        train, *others = ([str(path.absolute()) for path in paths] for paths in files.values())
     elif data.is_file() and not _is_table(data):
         raise ValueError(
             f'{data}: a table ends with {", ".join(SUFFIXES)}, and tagged words with '
             f'{", ".join(tagging.SUFFIXES)}, which say how it is read'
         )
-    else:
-        train, others = [str(data.absolute())], [[], []]
-    dev, test = (dict(zip([name], paths)) for name, paths in zip(('dev', 'predictions.tsv'), others))
-    task = task_of_file(train[0], text=text, label=label, kind=kind)
-    return dataclasses.replace(task, name=data.stem, train=train[0], dev=dev, test=test)
+    paths = {part: str(own[0].absolute()) for part, own in files.items() if own}
+    task = task_of_file(paths['train'], text=text, label=label, kind=kind)
+    dev = {'dev': paths['dev']} if 'dev' in paths else {}
+    test = {'predictions.tsv': paths['test']} if 'test' in paths else {}
+    return dataclasses.replace(task, name=data.stem, train=paths['train'], dev=dev, test=test)
 
 
 def _is_table(path: Path) -> bool:

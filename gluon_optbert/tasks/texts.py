@@ -26,10 +26,7 @@ def read_texts(path: Path) -> Iterator[str]:
     others    raw text in the layout of `text.layouts` that is likeliest: its sentences
     ========  ===========================================================================================
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is not UTF-8, or not what its ending says.
+    FileNotFoundError or ValueError if there is no such file, it is not UTF-8, or not what its ending says.
     """
     path = Path(path)
     return _READERS.get(path.suffix.lower(), _sentences)(path)
@@ -54,12 +51,13 @@ def _sentences(path: Path) -> Iterator[str]:
 
 def _cells(path: Path) -> Iterator[str]:
     """The cells of a table: those of the columns of text if its header names some, else all."""
-    (_, header), *rows = [*read_records(path)] or [(0, [])]
     texts = {field for columns in known_columns() for field in columns[:-1]}
-    places = [place for place, name in enumerate(header) if name in texts]
-    for row in [*([] if places else [header]), *(row for _, row in rows)]:
-        cells = [row[place] for place in places if place < len(row)] if places else row
-        yield from filter(None, cells)
+    rows = [cells for _, cells in read_records(path)]
+    places = [place for place, name in enumerate(rows[0] if rows else ()) if name in texts]
+    if places:
+        rows = [[row[place] for place in places if place < len(row)] for row in rows[1:]]
+    for row in rows:
+        yield from filter(None, row)
 
 
 def _questions(path: Path) -> Iterator[str]:
