@@ -293,7 +293,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         test={},
         files=files,
         samples={
-            **{part: len(np.unique(read.questions)) for part, read in windows.items()},
+            **{part: len(np.unique(read.features.texts)) for part, read in windows.items()},
             **{f'{part}_windows': len(read.features) for part, read in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},

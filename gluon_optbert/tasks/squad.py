@@ -52,10 +52,8 @@ class Windows:
     Parameters
     ----------
     features : Features
-        With the places of the answer's first and last token as labels where there are answers; [CLS] where
-        the window has none.
-    questions : np.ndarray of int, shape (windows,), increasing
-        Numbers of the questions.
+        With the numbers of the questions as those of their texts. Labels are the places of the answer's first
+        and last token where there are answers; [CLS] where the window has none.
     firsts : np.ndarray of int, shape (windows,)
         Which token of the context a window begins with.
     places : list of (np.ndarray, np.ndarray)
@@ -63,7 +61,6 @@ class Windows:
     """
 
     features: Features
-    questions: np.ndarray
     firsts: np.ndarray
     places: list[tuple[np.ndarray, np.ndarray]]
 
@@ -261,7 +258,8 @@ def make_windows(
             some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)
             LOG.warning('%d of %d questions %s: %s', len(ids), len(questions), what, some)
     features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
-    return Windows(features, np.array(numbers), np.array(firsts), places)
+    features = dataclasses.replace(features, texts=np.array(numbers, np.int64))
+    return Windows(features, np.array(firsts), places)
 
 
 def found_answer(context: str, text: str, start: int) -> tuple[int, int] | None:
@@ -331,7 +329,7 @@ def best_answers(
         The scores of [CLS], in the window where they are lowest.
     """
     answers, nulls = [], []
-    borders = np.searchsorted(windows.questions, np.arange(len(questions) + 1))
+    borders = np.searchsorted(windows.features.texts, np.arange(len(questions) + 1))
     for number, question in enumerate(questions):
         rows = np.arange(borders[number], borders[number + 1])
         begins, ends = windows.places[number]

@@ -64,7 +64,7 @@ def test_long_question_is_cut_and_counted(caplog):
 def test_long_context_is_read_in_windows_that_overlap_and_reach_its_end():
     context = ' '.join('cdefghijklmnopq')  # 15 tokens; room for 7
     windows = windows_of(question(context))
-    assert windows.firsts.tolist() == [0, 3, 6, 9] and windows.questions.tolist() == [0] * 4
+    assert windows.firsts.tolist() == [0, 3, 6, 9] and windows.features.texts.tolist() == [0] * 4
     parts = [span[4:-1] for span in spans(windows)]
     assert parts == [letters(context)[first : first + 7] for first in (0, 3, 6, 9)]
     assert windows_of(question(' '.join('cdefghi'))).firsts.tolist() == [0]  # just fits
@@ -129,7 +129,7 @@ def test_answer_that_stands_elsewhere_is_moved_or_left_out_and_counted(caplog):
     with caplog.at_level(logging.WARNING):
         windows = windows_of(*asked, question('c d', ('d', 2)), labelled=True)
     assert windows.features.labels.tolist() == [[5, 6], [5, 6], [5, 5]]
-    assert windows.questions.tolist() == [0, 1, 3]
+    assert windows.features.texts.tolist() == [0, 1, 3]
     moved, left_out = caplog.messages
     assert moved.startswith('2 of 4 questions have an answer at another place')
     assert moved.endswith(': beside, spaced')
@@ -286,7 +286,7 @@ def test_is_impossible_decides_whatever_the_answers_are(tmp_path, caplog, more, 
     (tmp_path / 'dev.json').write_text(asked_as(**more))
     asked = read_questions(tmp_path / 'dev.json')
     assert (asked[0].answers, asked[0].unknown) == (answers, unknown)
-    assert len(windows_of(*asked, labelled=True).questions) == (not unknown)
+    assert len(windows_of(*asked, labelled=True).features) == (not unknown)
     if unknown:
         with pytest.raises(ValueError, match='dev.json: 1 questions have no answers.* the first is q7'):
             known_answers(asked, 'dev.json')
