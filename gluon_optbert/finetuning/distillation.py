@@ -112,21 +112,9 @@ class TaughtFineTuning(Taught, FineTuning):
 
 
 def fitting_task(teacher: SavedModel, head: Head, *, source: str, max_length: int, pairs: bool) -> SavedModel:
-    """A teacher with its scores in the order of the head of the network that it is to teach.
-
-    Parameters
-    ----------
-    source : str
-        Where it was read.
-    max_length : int
-        The most tokens of an instance.
-    pairs : bool
-        Whether an instance may be a pair of texts.
-
-    Raises
-    ------
-    ValueError
-        If it was trained for another task or other labels, or cannot read the data.
+    """A teacher, which was read from `source`, with its scores in the order of the head of the network that
+    it is to teach; ValueError if it was trained for another task or other labels, or cannot read instances of
+    so many tokens, or pairs of texts.
     """
     check_fits(max_length, teacher, pairs=pairs, name=f'the teacher {source}')
     teacher = in_labels_of(teacher, head)
@@ -173,12 +161,8 @@ def read_teacher(
     recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers
 ) -> dict[str, Any]:
     """What `TaughtFineTuning` wants beside the phase: the teacher of a recipe, its states beside those of the
-    network, and the weights.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If it is not there, or cannot teach the network this task.
+    network, and the weights. ValueError or FileNotFoundError if it is not there, or cannot teach the network
+    this task.
     """
     source, weights = recipe.teacher, recipe.teaching()
     teacher = without_gates(read_model(Path(source)))

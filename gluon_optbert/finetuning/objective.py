@@ -83,25 +83,11 @@ class Exercise:
 def data_directory(
     chosen: Path | None, home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
 ) -> Path:
-    """The directory of the files of a data set: the user's, or GluonNLP's own.
+    """The directory of the files of a data set: the user's, which is `chosen`, or GluonNLP's own, called
+    `home`.
 
-    GluonNLP fetches the files that its directory lacks.
-
-    Parameters
-    ----------
-    chosen : Path, optional
-        The user's directory.
-    home : str
-        What GluonNLP calls its own directory.
-    files : sequence of str
-        What is to be fetched into it.
-    load : callable
-        A file's name without its ending, and its directory: has GluonNLP fetch it.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory is not there, or nothing can be fetched.
+    GluonNLP fetches those of the files that its directory lacks: `load` takes a file's name without its
+    ending, and its directory. FileNotFoundError if the directory is not there, or nothing can be fetched.
     """
     if chosen is not None:
         if not Path(chosen).is_dir():

@@ -116,13 +116,9 @@ def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
 
 
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
-    """The recipe's task, made ready for a network.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If files are missing or not as they should be, the network has too few positions, or a submission
-        has the name of a file of a model directory.
+    """The recipe's task, made ready for a network; ValueError or FileNotFoundError if files are missing or
+    not as they should be, no row is left to train on, the network has too few positions, or a submission has
+    the name of a file of a model directory.
     """
     task = recipe.known_task(saved)
     taken = [name for name in task.test if name in _OF_A_MODEL]
@@ -249,13 +245,8 @@ def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, l
 
 
 def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
-    """SQuAD, made ready for a network.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If files are missing or not as they should be, no answer to train on stands where it says, or the
-        network has too few positions.
+    """SQuAD, made ready for a network; ValueError or FileNotFoundError if files are missing or not as they
+    should be, no answer to train on stands where it says, or the network has too few positions.
     """
     check_fits(recipe.max_length, saved, pairs=True)
     parts = read_parts(recipe.data, recipe.version, workers)

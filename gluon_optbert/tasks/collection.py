@@ -45,10 +45,8 @@ def read_collection(
     Held out are pairs with scores: those of the tables that are called dev (validation, valid, val) or test;
     if there is none, those of all tables; and if there are no other texts, a share of them.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, a table is not as it should be, or two with scores have one name.
+    FileNotFoundError or ValueError if there is no such file, a table is not as it should be, or two with
+    scores have one name.
     """
     data, texts, scored = Path(data), [], {}
     paths, root = list_files([data]), data.parent
@@ -95,17 +93,9 @@ def read_pairs(
 
     Columns are those that are named, or the usual ones, `known_columns`. If the first line has none of these,
     it is a row like all others: a text or two, and perhaps a number. Labels are scores if they are numbers,
-    and one has a fraction, `kind` is ``regression``, or their column is named.
-
-    Parameters
-    ----------
-    kind : str, optional
-        The kind of the labels, as of `task_of_file`.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        From `read_table`; or if columns of text are not known, or a score is no number.
+    and one has a fraction, `kind`, which is that of `task_of_file`, is ``regression``, or their column is
+    named. FileNotFoundError or ValueError from `read_table`; or if columns of text are not known, or a score
+    is no number.
     """
     path = Path(path)
     has_keys = path.suffix.lower() == '.jsonl'

@@ -97,13 +97,8 @@ class Reading(Recipe):
 
     @staticmethod
     def of(recipe: Mapping[str, Any], positions: int) -> Reading:
-        """The reading of the fine-tuning run that a recipe describes. For any other recipe, the defaults,
-        shortened to the positions of the network.
-
-        Raises
-        ------
-        ValueError
-            If a value is not what such a recipe holds.
+        """The reading of the fine-tuning run that a recipe describes; ValueError if a value is not what such
+        a recipe holds. For any other recipe, the defaults, shortened to the positions of the network.
         """
         if {*Reading.model_fields} <= {*recipe}:
             values = {name: recipe[name] for name in Reading.model_fields}
@@ -154,13 +149,8 @@ def read_questions(path: Path) -> list[Question]:
     """The questions of a file in SQuAD's format, version 1.1 or 2.0.
 
     A question has no answer if its ``is_impossible`` says so, whatever ``answers`` holds; where there is no
-    such key, if it has no answer that is not empty.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is not in the format, it has no questions, or one comes twice. The
-        question is named.
+    such key, if it has no answer that is not empty. FileNotFoundError or ValueError, which names the
+    question, if there is no such file, it is not in the format, it has no questions, or one comes twice.
     """
     values = read_json(path, most_bytes=MOST_SQUAD_BYTES)
     articles = checked(_Articles, values, source=f"{path}: not in SQuAD's format").data
