@@ -226,7 +226,8 @@ class Predictor:
     long : str
         What is done with a text that has more: ``cut``, or ``split`` into windows.
     texts, cut : int
-        Texts that were read so far, and those of them that were cut.
+        Sentences and pairs that were read so far, and those of them that were cut. Questions and sentences to
+        tag are not counted: they are read in windows.
     problem : str, optional
         Why nothing that it computes can be trusted, once that is known.
 
