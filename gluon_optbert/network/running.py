@@ -186,11 +186,7 @@ def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
 
 
 def squared_errors(
-    whole: SavedModel,
-    smaller: SavedModel,
-    kept: np.ndarray,
-    batches: Iterable[Batch],
-    ctx: mx.Context | None = None,
+    whole: SavedModel, smaller: SavedModel, kept: np.ndarray, batches: Iterable[Batch]
 ) -> np.ndarray:
     """The distance of the last layer of a smaller network from that of a whole one, over all tokens.
 
@@ -205,7 +201,7 @@ def squared_errors(
         The sum of the squared differences, and that of the squared states of `whole`. The root of their ratio
         is the relative error.
     """
-    networks = [build_open(saved, ctx) for saved in (whole, smaller)]
+    networks = [build_open(saved) for saved in (whole, smaller)]
     squares = np.zeros(2)
     for batch in batches:
         wanted, states = (last_states(network, batch).astype(np.float64) for network in networks)
@@ -214,9 +210,7 @@ def squared_errors(
     return squares
 
 
-def layer_norm_scales(
-    whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: mx.Context | None = None
-) -> dict[str, float]:
+def layer_norm_scales(whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch]) -> dict[str, float]:
     """The factors by which the LayerNorms of the stream scale up the hidden units that stay, once the others
     are cut.
 
@@ -236,7 +230,7 @@ def layer_norm_scales(
         not h, and by layer from 1 on ``attention 1``, ``layer 1``. A layer without an intermediate block has
         only the first.
     """
-    model = build_open(whole, ctx)
+    model = build_open(whole)
     blocks = {} if whole.architecture.e is not None else {'embedding': model.encoder.layer_norm}
     for number, cell in enumerate(model.encoder.transformer_cells, 1):
         blocks[f'attention {number}'] = cell.layer_norm
