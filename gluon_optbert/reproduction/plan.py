@@ -478,8 +478,7 @@ def _networks_of_study(file: StudyFile, base: Architecture) -> Iterator[Network]
     """
     whole = base_row(base)
     yield Network(whole, f'networks/{whole.slug}-1', f'cells/{whole.slug}-1/whole', seed=1)
-    cost_settings = {'objective': file.objective, 'length': file.pruning.get('length', 128)}
-    rows = rows_at(file.rows, file.sizes, base, cost_settings)
+    rows = rows_at(file.rows, file.sizes, base, {**file.pruning, 'objective': file.objective})
     turns = range(max(map(len, file.rows.values()), default=0))
     for size, turn, (name, seeds) in itertools.product(file.sizes, turns, file.rows.items()):
         row = rows.get((name, size))

@@ -227,9 +227,9 @@ def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
     return rows
 
 
-def row_of(name: str, published: Published, base: Architecture, cost_settings: Mapping[str, Any] = {}) -> Row:
-    """A row on a base, made in the way of its name at a published size; with the fields of `PruneRecipe` that
-    say what a share is of, if not of the parameters.
+def row_of(name: str, published: Published, base: Architecture, pruning: Mapping[str, Any] = {}) -> Row:
+    """A row on a base, made in the way of its name at a published size. Fields of `PruneRecipe` may say what
+    a share is of, if not of the parameters, and what can be pruned.
     """
     maker, cost = MAKERS[name], ParameterCost()
     try:
@@ -239,8 +239,8 @@ def row_of(name: str, published: Published, base: Architecture, cost_settings: M
     whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
     if maker.kind == 'pruned':
         share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
-        target = {'method': maker.method, 'prune': maker.prune, 'target': share}
-        trial = PruneRecipe.model_construct(**target, **cost_settings)
+        own = {'method': maker.method, 'prune': maker.prune, 'target': share, 'targets': ()}
+        trial = PruneRecipe.model_construct(**{**pruning, **own})
         return Row(name, maker, share, unreachable=unreachable(trial, base))
     return Row(name, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 
@@ -251,7 +251,7 @@ def base_row(base: Architecture) -> Row:
 
 
 def rows_at(
-    names: Iterable[str], sizes: Sequence[float], base: Architecture, cost_settings: Mapping[str, Any] = {}
+    names: Iterable[str], sizes: Sequence[float], base: Architecture, pruning: Mapping[str, Any] = {}
 ) -> dict[tuple[str, float], Row]:
     """Rows by name and published size, or share: as a table of the paper with several sizes has them, else by
     their share, of what `row_of` is told. Rows that no table has at a size, and that have none by a share,
@@ -267,7 +267,7 @@ def rows_at(
     for name, size in itertools.product(names, sizes):
         row = of_tables.get((name, size))
         if row is None and MAKERS[name].size in (by_share, nearly_whole):
-            row = row_of(name, Published(size if size > 1 else size * whole, None), base, cost_settings)
+            row = row_of(name, Published(size if size > 1 else size * whole, None), base, pruning)
         if row is not None:
             rows[name, size] = row
     return rows
