@@ -312,8 +312,8 @@ def find_recipe(name: str | Path) -> Path:
     stem = path.stem if path.suffix in YAML else path.name
     if stem not in known:
         raise FileNotFoundError(
-            f'{shown(name)}: no such recipe file, and no recipe of the package{meant(stem, known)}; it has '
-            f'{", ".join(known)}; several values of a flag have commas between them'
+            f'{shown(name)}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
+            f'; several values of a flag have commas between them{meant(stem, known)}'
         )
     return known[stem]
 

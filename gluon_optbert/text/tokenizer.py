@@ -209,6 +209,8 @@ def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Voca
         If there is no such file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such vocabulary file; it has one token per line')
     # not splitlines: a token may be a Unicode line separator
     lines = decoded(path).replace('\r\n', '\n').split('\n')
     if lines[-1] == '':
