@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -12,7 +13,6 @@ import time
 
 import pytest
 from helpers.commands import call
-from helpers.dying import start_dying
 from helpers.stricken import living
 from helpers.tiny import ROOT, contents, environment, run, seal
 
@@ -199,7 +199,11 @@ def test_the_vocabulary_decides_whether_capitals_and_accents_are_kept(root, toke
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_job_and_leaves_nothing(root, monkeypatch):
-    monkeypatch.setattr(chunk_workers, '_start_worker', start_dying)
+    def strike(*_):
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+    monkeypatch.setattr(chunk_workers.Buckets, 'scatter', strike)
     with pytest.raises(RunFailed, match='a worker process died'):
         make_shards(recipe_of(root, workers=2))
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
