@@ -56,18 +56,19 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The entities in the tags of a sentence: kind, first word, and the word behind the last one.
 
     Tags are those of IOB1, IOB2, IOBES or BILOU, and an entity that a tag goes on with begins there if none
-    of its kind stands before it, as the script of CoNLL-2000 counts. Words in a row with one other tag than O
-    are an entity, too.
+    of its kind stands before it, as the script of CoNLL-2000 counts. The kind is empty where all tags are
+    marks alone, such as B and I. Words in a row with one other tag than O are an entity, too.
     """
-    found, kind, first, ends = [], '', 0, False
+    found, kind, first, ends = [], None, 0, False
+    alone = MARKS.issuperset(tags)
     for i, tag in enumerate([*tags, 'O']):
         mark, dash, own = tag.partition('-')
-        if not dash or mark not in MARKS:
+        if not (dash or alone) or mark not in MARKS:
             mark, own = ('O', '') if tag == 'O' else ('I', tag)
         begins = mark != 'O' and (mark in 'BSU' or own != kind or ends)
-        if kind and (begins or mark == 'O'):
+        if kind is not None and (begins or mark == 'O'):
             found.append((kind, first, i))
-            kind = ''
+            kind = None
         if begins:
             kind, first = own, i
         ends = mark in 'ESLU'

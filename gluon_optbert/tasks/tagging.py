@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..runs.files import decoded
+from ..runs.files import decoded, parse_json
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from .features import NO_TAG, Features
 from .tables import read_json_lines
@@ -42,11 +42,15 @@ class Sentence:
 
 def is_tagged(path: Path) -> bool:
     """Whether a file is one of tagged words, by its name, or in JSON lines by the keys of the first."""
-    if path.suffix.lower() == '.jsonl':
-        with open(path, 'rb') as file:
-            first = file.readline(1 << 20)
-        return any(f'"{words}"'.encode() in first for words, _ in KEYS) and b'"text"' not in first
-    return path.suffix.lower() in SUFFIXES
+    if path.suffix.lower() != '.jsonl':
+        return path.suffix.lower() in SUFFIXES
+    with open(path, 'rb') as file:
+        first = file.readline(1 << 20)
+    try:
+        keys = parse_json(first, source=path)
+    except ValueError:
+        return False
+    return isinstance(keys, dict) and 'text' not in keys and any(words in keys for words, _ in KEYS)
 
 
 def read_sentences(path: Path, *, labelled: bool = True) -> list[Sentence]:

@@ -1,5 +1,7 @@
 """Sentences of words with tags: files, tokens, words of a text, and the entities that count."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -8,24 +10,22 @@ from hypothesis import given, strategies as st
 
 from gluon_optbert.tasks.features import NO_TAG, batch_of
 from gluon_optbert.tasks.metrics import entities, score
-from gluon_optbert.tasks.tagging import is_tagged, make_tag_reader, read_sentences, split_words
+from gluon_optbert.tasks.tagging import KEYS, is_tagged, make_tag_reader, read_sentences, split_words
 
-WORDS, TAGS = (('ab', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
+WORDS, TAGS = (('text', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
+
+
+def in_json(words, tags):
+    """The sentences as JSON lines with these keys."""
+    return '\n'.join(json.dumps({words: own, tags: names}) for own, names in zip(WORDS, TAGS))
 
 
 @pytest.mark.parametrize(
     'name, content',
     [
-        ('one.conll', '-DOCSTART- -X- O O\n\nab NN B-town\nc NN I-town\n\n\nd NN O\n'),
-        ('one.BIO', 'ab\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
-        (
-            'one.jsonl',
-            '{"words": ["ab", "c"], "tags": ["B-town", "I-town"]}\n{"words": ["d"], "tags": ["O"]}\n',
-        ),
-        (
-            'one.jsonl',
-            '{"tokens": ["ab", "c"], "ner_tags": ["B-town", "I-town"]}\n{"tokens": ["d"], "ner_tags": ["O"]}',
-        ),
+        ('one.conll', '-DOCSTART- -X- O O\n\ntext NN B-town\nc NN I-town\n\n\nd NN O\n'),
+        ('one.BIO', 'text\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
+        *(('one.jsonl', in_json(*keys)) for keys in KEYS),
     ],
 )
 def test_layouts_of_tagged_words_are_read_alike(name, content, tmp_path):
@@ -45,8 +45,14 @@ def test_what_has_no_tag_for_a_word_is_refused(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=said):
             read_sentences(tmp_path / name)
-    (tmp_path / 'one.jsonl').write_text('{"text": "a", "label": "b"}')
-    assert not is_tagged(tmp_path / 'one.jsonl') and not is_tagged(tmp_path / 'one.csv')
+    for line in (
+        '{"text": "a", "label": "words"}',
+        '{"sentence": "a", "label": "tokens"}',
+        '{"words": ["a"]',
+        '',
+    ):
+        (tmp_path / 'one.jsonl').write_text(line)
+        assert not is_tagged(tmp_path / 'one.jsonl') and not is_tagged(tmp_path / 'one.csv')
 
 
 @given(st.text(alphabet=' ab.,-(“”é\u3000'))
@@ -86,6 +92,7 @@ def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest)
         ('I-a I-a B-a I-b', [('a', 0, 2), ('a', 2, 3), ('b', 3, 4)]),
         ('S-a B-a I-a E-a I-a', [('a', 0, 1), ('a', 1, 4), ('a', 4, 5)]),
         ('U-a B-a L-a', [('a', 0, 1), ('a', 1, 3)]),
+        ('B B I O I', [('', 0, 1), ('', 1, 3), ('', 4, 5)]),  # of one kind, which has no name
         ('noun noun verb O', [('noun', 0, 2), ('verb', 2, 3)]),
         ('O O', []),
     ],
