@@ -1,5 +1,7 @@
 """A directory in the wrong place is named for what it is, with the command that goes on from it."""
 
+from pathlib import Path
+
 import pytest
 
 from gluon_optbert.runs.files import check_manifest
@@ -22,18 +24,23 @@ def files(directory, *names):
         (['manifest.json', 'model.params'], ['model directory; export it first']),
         (['manifest.json', 'model-symbol.json'], ['an export already; predict with it']),
         (
-            ['round-2/model/model.params', 'round-1/model/model.params'],
-            ['directory of a run', 'round-2/model'],
+            ['round-2/model/model.params', 'round-10/model/model.params'],
+            ['directory of a run', "my runs/round-10/model' --output deploy"],
         ),
     ],
 )
 def test_directories_are_known_by_their_files(names, words, tmp_path):
-    said = what_it_is(files(tmp_path / 'it', *names))
+    said = what_it_is(files(tmp_path / 'my runs', *names))
     assert all(word in said for word in words)
     if 'manifest.json' not in names:
         with pytest.raises(FileNotFoundError) as raised:
-            check_manifest(tmp_path / 'it', form='gluon_optbert shards', version=1)
+            check_manifest(tmp_path / 'my runs', form='gluon_optbert shards', version=1)
         assert words[0] in str(raised.value) and '\n' not in str(raised.value)
+
+
+def test_the_place_of_an_import_is_named_after_the_directory_and_not_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(files(tmp_path / 'bert', 'config.json'))
+    assert what_it_is(Path('.')).endswith('--output models/bert')
 
 
 @pytest.mark.parametrize('names', [[], ['model.params'], ['model-symbol.json']])
