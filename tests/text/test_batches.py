@@ -134,10 +134,7 @@ def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
         (dict(batch_size=0), 'does not divide'),
         (dict(batch_size=4, rank=2, workers=2), 'rank'),
         (dict(batch_size=4, start=-1), 'start'),
-        (
-            dict(batch_size=2**50),
-            r'1,125,899,906,842,624 instances takes at least [\d,]+ GB and .* have 37 inst',
-        ),
+        (dict(batch_size=2**50), r'906,842,624 instances takes at least [\d,]+ GB and .* have 37 inst'),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_at_once(shards, arguments, said):

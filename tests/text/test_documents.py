@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 from helpers.examples import examples
+from helpers.questions import write
 from hypothesis import given, strategies as st
 
 from gluon_optbert.text import documents
@@ -51,11 +52,6 @@ WIKITEXT = """
 MOSES = 'It isn &apos;t a well @-@ known &quot; fact &quot; .\nHe paid ( much ) .\n\nNo , he did not !\n'
 
 
-def written(path, text, encoding='utf-8'):
-    path.write_bytes(text.encode(encoding))
-    return path
-
-
 def lines_of(path, layout='auto'):
     return [list(document.lines) for document in read_documents(path, layout)]
 
@@ -73,7 +69,7 @@ def test_a_first_line_that_is_not_the_title_is_text(tmp_path):
         'title="D" url="u"': ['D', ''],
     }
     text = '\n'.join(f'<doc id="1" {tag}>\n' + '\n'.join(lines) + '\n</doc>' for tag, lines in tags.items())
-    assert lines_of(written(tmp_path / 'wiki_00', text)) == [['It is & was.', 'Section.']] * 4
+    assert lines_of(write(tmp_path / 'wiki_00', text)) == [['It is & was.', 'Section.']] * 4
 
 
 def test_objects_are_documents_whose_title_is_no_text(tmp_path):
@@ -84,7 +80,7 @@ def test_objects_are_documents_whose_title_is_no_text(tmp_path):
         {'text': 'Wrapped lines of a &amp; book are\njoined where they go on in the\nnext.\n\nEnd \ud800.'},
     ]
     text = '\r\n'.join(map(json.dumps, objects))
-    assert lines_of(written(tmp_path / 'wiki_00', text)) == [
+    assert lines_of(write(tmp_path / 'wiki_00', text)) == [
         ['One & two. Three.', 'Four.'],
         ['C is a letter.'],
         ['Wrapped lines of a &amp; book are joined where they go on in the next.', 'End \ufffd.'],
@@ -111,8 +107,7 @@ def test_objects_are_documents_whose_title_is_no_text(tmp_path):
     ],
 )
 def test_what_is_no_text_or_cannot_be_told_is_refused_by_name(tmp_path, content, said):
-    path = tmp_path / 'text'
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path = write(tmp_path / 'text', content)
     with pytest.raises(ValueError, match=said) as raised:
         list(read_documents(path))
     assert str(raised.value).startswith(f'{path}: ') and len(str(raised.value).splitlines()) == 1
@@ -166,7 +161,7 @@ def rendered(documents, layout):
 def test_documents_of_any_script_are_read_from_any_layout(tmp_path_factory, documents, layout, marked):
     text = rendered(documents, layout)
     text = '\ufeff' + text.replace('\n', '\r\n') if marked else text
-    path = written(tmp_path_factory.mktemp('text') / 'text', text)
+    path = write(tmp_path_factory.mktemp('text') / 'text', text)
     assert sentences_in(path) == [list(itertools.chain.from_iterable(document)) for document in documents]
 
 
@@ -178,7 +173,7 @@ def test_wrapped_lines_of_any_script_are_joined(tmp_path_factory, script, width,
     words = (''.join(chance.choices(letters, k=chance.randint(1, 9))) for _ in itertools.count())
     paragraphs = [space.join(itertools.islice(words, 60)).capitalize() + marks[0] for _ in range(5)]
     wrapped = '\n\n'.join(textwrap.fill(one, width) for one in paragraphs)
-    (found,) = lines_of(written(tmp_path_factory.mktemp('text') / 'text', wrapped))
+    (found,) = lines_of(write(tmp_path_factory.mktemp('text') / 'text', wrapped))
     assert [space.join(line.split()) for line in found] == paragraphs
 
 
@@ -219,15 +214,15 @@ def test_wrapped_lines_of_any_script_are_joined(tmp_path_factory, script, width,
 )
 def test_a_layout_is_told_and_read_whatever_the_line_ends(tmp_path, layout, text, wanted):
     for name, content in (('plain', text), ('marked', '\ufeff' + text.replace('\n', '\r\n'))):
-        path = written(tmp_path / name, content)
+        path = write(tmp_path / name, content)
         assert detect_layout(path) == layout and sentences_in(path) == wanted
 
 
 def test_headings_of_wikitext_are_told_by_their_signs(tmp_path):
     rest = WIKITEXT.partition('= = First use')[2]
-    assert detect_layout(written(tmp_path / 'part', ' = = First use' + rest)) == 'wikitext'
+    assert detect_layout(write(tmp_path / 'part', ' = = First use' + rest)) == 'wikitext'
     signs = '= ' * 20_000  # many of which are read in no time
-    path = written(tmp_path / 'signs', f' = A = \n\n {signs}x\n\n = = = B = = = \n {signs}=\n It is.\n')
+    path = write(tmp_path / 'signs', f' = A = \n\n {signs}x\n\n = = = B = = = \n {signs}=\n It is.\n')
     assert [line.strip() for line in lines_of(path, 'wikitext')[0]] == [f'{signs}x', 'It is.']
 
 
@@ -262,8 +257,8 @@ def test_no_licence_text_survives_and_no_prose_is_lost(tmp_path, start, end):
         'The Project Gutenberg EBook of A Book, by Nobody\n\n'
         'This eBook is for the use of anyone.\n\nTitle: A Book\n\n'
     )
-    path = written(tmp_path / 'book.txt', f'{header}{start}\n\n\n{PROSE}\n\n\n{end}\n\n{LICENCE}')
-    plain = written(tmp_path / 'plain.txt', PROSE)
+    path = write(tmp_path / 'book.txt', f'{header}{start}\n\n\n{PROSE}\n\n\n{end}\n\n{LICENCE}')
+    plain = write(tmp_path / 'plain.txt', PROSE)
     legible = [lines for lines in lines_of(path) if 'some legal words' not in lines]
     assert legible == lines_of(plain, 'book')
 
@@ -273,7 +268,7 @@ def test_two_framed_books_in_a_file_are_two_documents(tmp_path):
         '*** START OF THE PROJECT GUTENBERG EBOOK A ***\n{}\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\n'
         + LICENCE
     )
-    path = written(tmp_path / 'books.txt', frame.format('One book.') + frame.format('Another book.'))
+    path = write(tmp_path / 'books.txt', frame.format('One book.') + frame.format('Another book.'))
     assert lines_of(path) == [['One book.'], ['Another book.']]
 
 
@@ -286,12 +281,6 @@ def test_two_framed_books_in_a_file_are_two_documents(tmp_path):
 )
 def test_splitting_loses_no_character(text):
     assert ''.join(''.join(split_sentences(text)).split()) == ''.join(text.split())
-
-
-def test_speech_is_split_but_its_tag_stays():
-    assert split_sentences(
-        '“Go! It is late.” he said. Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.'
-    ) == ['“Go!', 'It is late.” he said.', 'Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.']
 
 
 @pytest.mark.parametrize(
@@ -312,24 +301,24 @@ def test_speech_is_split_but_its_tag_stays():
         'བོད་སྐད་ཡིན།|ཁོ་ཡོང་།',
         'သူ လာသည်။|သူ သွားသည်။',
         'He came (; Greek κομψός; "elegant").|It is.',
+        '“Go!|It is late.” he said.|Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.',
     ],
 )
-def test_every_script_has_its_end_marks(text):
+def test_every_script_has_its_end_marks_and_speech_keeps_its_tag(text):
     space = '' if '。' in text else ' '
     assert split_sentences(text.replace('|', space)) == text.split('|')
 
 
 def test_a_text_without_borders_counts_as_several_documents(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, 'LONGEST_DOCUMENT', 100)
-    path = written(tmp_path / 'text', 'This is a sentence of some length.\n' * 10)
+    path = write(tmp_path / 'text', 'This is a sentence of some length.\n' * 10)
     pieces = lines_of(path)
     assert [len(lines) for lines in pieces] == [3, 3, 3, 1]
 
 
 def test_files_come_once_each_in_the_order_of_their_paths_without_hidden_ones(tmp_path):
     for name in ('b/2', 'b/1', 'a/x', '.hidden', 'b/.git/x', 'b.txt'):
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        written(tmp_path / name, 'x')
+        write(tmp_path / name, 'x')
     names = [str(path.relative_to(tmp_path)) for path in list_files([tmp_path])]
     assert names == 'a/x b/1 b/2 b.txt'.split()
     (tmp_path / 'b' / 'more').symlink_to(tmp_path / 'a')
@@ -349,4 +338,4 @@ def test_input_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match='b: a link to gone, which is not there'):
         list_files([tmp_path])
     with pytest.raises(ValueError, match='a table is no text'):
-        list(read_documents(written(tmp_path / 'a.csv', 'id,text\n1,"A sentence. And another one."\n')))
+        list(read_documents(write(tmp_path / 'a.csv', 'id,text\n1,"A sentence. And another one."\n')))
