@@ -1,7 +1,6 @@
 """Jobs of several Horovod workers."""
 
 import importlib.util
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,57 +12,27 @@ from gluon_optbert.network.saved_model import read_model
 from helpers.tiny import ROOT, environment
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
-
-
 needs_horovod = pytest.mark.skipif(
     importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
     reason='Horovod is not installed here; make install builds it',
 )
-
-
 # Sums over two shares of a batch are taken in another order; a few steps of Adam later float32 agrees this
 # well.
 TOLERANCE = 1e-5
-
-
 EXACT = {'dropout': 0.0}
-
-
-def _words(arguments, by='--gloo'):
-    return [by, '-np', '2', sys.executable, '-W', 'ignore', *map(str, arguments)]
 
 
 def horovodrun(*arguments, by='--gloo', starter=(str(HOROVODRUN),)):
     """A finished job of two workers, which `tools/run_workers.py` may start as well."""
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
     return subprocess.run(
-        [*starter, *_words(arguments, by)],
+        [*starter, by, '-np', '2', sys.executable, '-W', 'ignore', *map(str, arguments)],
         cwd=str(ROOT),
         env=environment(**root),
         timeout=300,
         capture_output=True,
         text=True,
     )
-
-
-def interrupted_job(*arguments, at):
-    """The lines of standard error of a job of two workers that gets SIGINT once it has said `at`."""
-    job = subprocess.Popen(
-        [str(HOROVODRUN), *_words(arguments)],
-        cwd=str(ROOT),
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    lines = []
-    for line in job.stderr:
-        lines.append(line)
-        if at in line:
-            job.send_signal(signal.SIGINT)
-            break
-    lines += job.communicate(timeout=180)[1].splitlines()
-    return lines
 
 
 def assert_close_records(one, two):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,13 +20,12 @@ from helpers.jobs import (
     assert_close_models,
     assert_close_records,
     horovodrun,
-    interrupted_job,
     needs_horovod,
 )
 from helpers.pretrained import recipe_for as pretraining_recipe, values_for as pretraining_values
 from helpers.pruned import alphas_of, records, selection_of, values_for as pruning_values
 from helpers.stricken import STRICKEN, living
-from helpers.tiny import ROOT, outputs_of, random_inputs, relative_difference
+from helpers.tiny import ROOT, environment, outputs_of, random_inputs, relative_difference
 
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
@@ -234,10 +234,13 @@ def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory
         shards_directory, tmp_path / 'model', steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
     )
     (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
-    command = [ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml']
+    words = [HOROVODRUN, '--gloo', '-np', '2', sys.executable, '-W', 'ignore', 'pretrain/run_pretraining.py']
+    pipes = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.PIPE, 'text': True}
+    job = subprocess.Popen([*words, tmp_path / 'recipe.yaml'], cwd=ROOT, env=environment(), **pipes)
+    next(line for line in job.stderr if 'step 2/' in line)
+    job.send_signal(signal.SIGINT)
     states = tmp_path / 'model.training' / 'states'
-    lines = interrupted_job(*command, at='step 2/')
-    said = [line for line in lines if 'error: ' in line]
+    said = [line for line in job.communicate(timeout=180)[1].splitlines() if 'error: ' in line]
     assert len(said) == 1 and '[0]<stderr>:error: pretraining: asked to stop at step' in said[0]
     assert '--resume' in said[0] and len(list(states.iterdir())) == 1
 
