@@ -9,13 +9,11 @@ import yaml
 from helpers.commands import call, module_at, refused, succeed
 from helpers.finetuned import flags_of, values_for, write_glue
 from helpers.tiny import write_saved_model, write_shards
-from helpers.written_runs import BASE, SMALL, write_run, write_task_run
+from helpers.written_runs import BASE, SMALL, TINY, write_run, write_task_run
 
-from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.runs.files import sha256
 
 ROOM = 'benchmarks/studies'
-TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
 
 
 def made(script, *words):

@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import call, succeed
 from helpers.exported import HEADS, UNEVEN, load_deployment, with_head
 from helpers.questions import write_squad
-from helpers.tiny import ROOT, network, saved_model, vocabulary, write_saved_model
+from helpers.tiny import ROOT, network, saved_model, vocabulary
 
 from gluon_optbert.architecture.embedding import POOLINGS
 from gluon_optbert.architecture.heads import Head
@@ -270,16 +270,6 @@ def test_close_sentences_have_close_embeddings(tmp_path):
     np.testing.assert_allclose(runtime.encode([pair[0] for pair in pairs]), one, atol=1e-5)
     cosines = one @ other.T
     assert np.diag(cosines).min() > 0.5 > 0.2 > (cosines - np.diag(np.diag(cosines))).max()
-
-
-def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one(tmp_path):
-    for place in ('round-2/model', 'round-10/model'):
-        write_saved_model(tmp_path / 'my runs' / place)
-    result = call('tools/predict.py', tmp_path / 'my runs', input='a\n')
-    wanted = tmp_path / 'my runs' / 'round-10/model'
-    command = f"python tools/export_model.py '{wanted}' --output deploy"
-    assert result.returncode == 2 and result.stderr.rstrip().endswith(command), result.stderr
-    assert result.stderr.count('\n') == 1
 
 
 def answered(*words, **options):

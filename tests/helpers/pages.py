@@ -17,9 +17,7 @@ HOSTILE = [
     ']]>',
     'a' * 300,
 ]
-
-
-VOID = {'meta', 'img'}
+VOID = {'meta', 'img', 'link', 'input', 'br', 'hr'}
 
 
 class Reader(HTMLParser):
@@ -37,6 +35,8 @@ class Reader(HTMLParser):
         self.attributes += [(name, key, value) for key, value in attributes]
         if name not in VOID:
             self.open.append(name)
+
+    handle_startendtag = handle_starttag
 
     def handle_endtag(self, name):
         assert self.open and self.open.pop() == name

@@ -10,6 +10,7 @@ from gluon_optbert.architecture.cost import ParameterCost, count_flops
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
 SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)), vocab_size=10)
+TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
 
 
 def _round(number, architecture, **measured):

@@ -4,9 +4,8 @@ import json
 
 import pytest
 from helpers.pages import HOSTILE, check_page
-from helpers.written_runs import BASE, SMALL, write_run, write_task_run
+from helpers.written_runs import BASE, SMALL, TINY, write_run, write_task_run
 
-from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.reporting import figures
 from gluon_optbert.reporting.curves import draw_curves, segments_of
 from gluon_optbert.reporting.figures import draw_losses, plot
@@ -14,8 +13,6 @@ from gluon_optbert.reporting.networks import networks_of_runs, read_run, score_n
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.sections import chapter, of_rounds, side_by_side
 from gluon_optbert.reporting.verdict import sentence, verdict
-
-TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
 
 
 def ladder(path, scores=(90.0, 89.5, 87.25), **more):

@@ -1,5 +1,8 @@
-"""Displays: a bar where a person looks at a terminal, also through horovodrun, and lines elsewhere."""
+"""Displays: a bar where a person looks at a terminal, also through horovodrun, and lines elsewhere. Tables in
+Markdown.
+"""
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -7,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from helpers.commands import on_terminal
 from helpers.tiny import environment
+from hypothesis import given, strategies as st
 
 from gluon_optbert.runs import display
-from gluon_optbert.runs.display import Display, duration
+from gluon_optbert.runs.display import Display, duration, markdown_row, markdown_table
 
 SHOWS = """
 from gluon_optbert.runs.display import Display
@@ -99,3 +103,24 @@ def test_durations_and_counts_are_for_people():
     assert said == ['1 batch', '6 batches', '2 passes', '1,024 texts']
     shown = [duration(seconds) for seconds in (0.2, 89, 90, 3570, 7500, 100000)]
     assert shown == ['1 s', '89 s', '2 min', '1 h 0 min', '2 h 5 min', '1 d 4 h']
+
+
+def test_a_table_is_its_header_a_rule_and_its_rows():
+    assert markdown_table(['a', '', 3], [(1, 'x y', ''), [None, 2.5, '–']]) == '\n'.join(
+        ['| a |  | 3 |', '| --- | --- | --- |', '| 1 | x y |  |', '| | 2.5 | – |']
+    )
+    assert markdown_table(['a'], iter([])) == '| a |\n| --- |'
+    assert markdown_table('abc', [], numbers=True).splitlines()[1] == '| :--- | ---: | ---: |'
+
+
+@given(st.lists(st.text('a|\n\r\u2028 ', max_size=8), min_size=1, max_size=3))
+def test_every_cell_is_found_again(row):
+    line = markdown_row(row)
+    assert len(line.splitlines()) == 1
+    cells = [cell[1:-1].replace('\\|', '|') for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
+    assert cells == [' '.join(cell.splitlines()) for cell in row]
+
+
+def test_row_of_another_length_is_refused():
+    with pytest.raises(ValueError, match='1 cells below 2 heads'):
+        markdown_table(['a', 'b'], [(1,)])

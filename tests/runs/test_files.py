@@ -7,15 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gluon_optbert.runs.files import (
-    fetching,
-    new_directory,
-    parse_json,
-    read_json,
-    reason,
-    refuse_existing,
-    write_file,
-)
+from gluon_optbert.runs.files import fetching, new_directory, parse_json, read_json, reason, write_file
 from gluon_optbert.runs.limits import DEEPEST
 
 
@@ -43,12 +35,6 @@ def test_directory_that_needs_more_than_is_free_is_refused_and_a_full_disk_names
     ):
         pass
     assert not list(tmp_path.iterdir())
-
-
-def test_output_below_a_file_is_refused_with_the_remedy_that_fits(tmp_path):
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(FileNotFoundError, match='file/a/b: .*file is a file; give another --results$'):
-        refuse_existing(tmp_path / 'file' / 'a' / 'b', remedy='give another --results')
 
 
 def test_pipe_is_written_to_and_not_replaced(tmp_path):
