@@ -174,6 +174,8 @@ def read_instances(
             raise ValueError(f'{instance.source}: has no label')
     if labelled and head.kind == 'multi_label':
         return [dataclasses.replace(one, answers=tuple(several_labels(one.label))) for one in instances]
+    if labelled and head.kind == 'classification':
+        return [dataclasses.replace(one, label=_known_label(one.label, head)) for one in instances]
     return instances
 
 
@@ -303,6 +305,12 @@ def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
         yield Instance(*texts, label=label, id=id, source=f'{path}: row {number}')
 
 
+def _known_label(label: str, head: Head) -> str:
+    """The label of a head that is meant, by its name or in other capitals; the same if it is none."""
+    number = head.numbers.get(label, head.numbers.get(label.casefold()))
+    return label if number is None else head.labels[number]
+
+
 def _is_header(line: str, head: Head) -> bool:
     """Whether the label on a line is none of a head's, nor a number for a regression."""
     label = line.split('\t')[-1]
@@ -311,4 +319,4 @@ def _is_header(line: str, head: Head) -> bool:
             float(label)
         except ValueError:
             return True
-    return head.kind == 'classification' and label not in head.labels
+    return head.kind == 'classification' and _known_label(label, head) not in head.labels

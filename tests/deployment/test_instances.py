@@ -67,8 +67,9 @@ def test_labelled_texts_need_no_header(tmp_path):
     path = write(tmp_path / 'dev.tsv', 'gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n')
     instances = read_instances(path, find_task('CoLA').head, labelled=True)
     assert texts(instances) == [('One.', None, '1'), ('Two.', None, '0')]
-    path = write(tmp_path / 'text', 'a\t1\n\nb\t0\n')
-    assert texts(read_instances(path, SST2, labelled=True)) == [('a', None, '1'), ('b', None, '0')]
+    for first, second in (('1', '0'), ('positive', 'NEGATIVE')):  # as in a table
+        path = write(tmp_path / 'text', f'a\t{first}\n\nb\t{second}\n')
+        assert texts(read_instances(path, SST2, labelled=True)) == [('a', None, '1'), ('b', None, '0')]
     path = write(tmp_path / 'text.txt', 'sentence\n')  # no header, though a column has the name
     assert texts(stream_instances(path, SST2)) == [('sentence', None, None)]
 
