@@ -121,7 +121,7 @@ def usual_metrics(head: Head) -> tuple[str, ...]:
     """The scores of a user's own task by its head; the first one decides."""
     if head.kind == 'token_classification':
         marked = any(label[:1] in MARKS and label[1:2] == '-' for label in head.labels)
-        return OF_HEADS[head.kind] if marked else ('tag_accuracy',)
+        return OF_HEADS[head.kind] if marked or MARKS.issuperset(head.labels) else ('tag_accuracy',)
     return OF_HEADS[head.kind][:1] if head.kind == 'classification' else OF_HEADS[head.kind]
 
 

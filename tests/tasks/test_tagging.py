@@ -8,8 +8,9 @@ from helpers.examples import examples
 from helpers.tiny import vocabulary
 from hypothesis import given, strategies as st
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.tasks.features import NO_TAG, batch_of
-from gluon_optbert.tasks.metrics import entities, score
+from gluon_optbert.tasks.metrics import entities, score, usual_metrics
 from gluon_optbert.tasks.tagging import KEYS, is_tagged, make_tag_reader, read_sentences, split_words
 
 WORDS, TAGS = (('text', 'c'), ('d',)), (('B-town', 'I-town'), ('O',))
@@ -99,6 +100,13 @@ def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest)
 )
 def test_entities_of_tags(tags, wanted):
     assert entities(tags.split()) == wanted
+
+
+@pytest.mark.parametrize(
+    'tags, metric', [('O B-a I-a', 'entity_f1'), ('O B I', 'entity_f1'), ('noun verb', 'tag_accuracy')]
+)
+def test_the_metric_that_decides_follows_from_the_tags(tags, metric):
+    assert usual_metrics(Head('token_classification', tuple(tags.split())))[0] == metric
 
 
 def test_an_entity_counts_with_all_of_its_words_and_its_kind():
