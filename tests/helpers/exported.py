@@ -27,16 +27,12 @@ from gluon_optbert.runs.files import write_manifest
 from helpers.tiny import network, saved_model, vocabulary
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
-
-
 ARCHITECTURES = {
     'even': network(),
     'uneven': UNEVEN,
     'factorised': network((2, 3, 5, 7), e=5),
     'rows of 4,096 bytes': network((2, 3, 512, 1024)),
 }
-
-
 CASES = {
     'encoder': ('encoder', PRETRAINING),
     'pretraining': ('pretraining', PRETRAINING),

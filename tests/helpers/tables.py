@@ -1,7 +1,4 @@
-"""Small results tables: their recipes, and what they have written."""
-
-import csv
-import io
+"""Small results tables: their recipes."""
 
 from gluon_optbert.reproduction.recipe import TableRecipe
 from gluon_optbert.runs.recipe import fill
@@ -42,7 +39,3 @@ def recipe_for(*args, **more):
 
 def flags_for(*args, **more):
     return flags_of(values_for(*args, **more))
-
-
-def sheet(output):
-    return list(csv.DictReader(io.StringIO((output / 'table.csv').read_text(encoding='utf-8'))))

@@ -1,5 +1,6 @@
 """Results tables are rendered from result files alone, the published numbers beside ours."""
 
+import csv
 import dataclasses
 import json
 import shutil
@@ -7,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from helpers.commands import succeed
-from helpers.tables import sheet
 from helpers.tiny import contents
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -15,6 +15,10 @@ from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction.results import NOT_REACHABLE, NOT_RUN, draw, read_results, render
 from gluon_optbert.reproduction.rows import slug_of, task_names
+
+
+def sheet(output):
+    return list(csv.DictReader((output / 'table.csv').read_text(encoding='utf-8').splitlines()))
 
 
 @pytest.fixture
