@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ def what_it_is(path: Path) -> str | None:
         anew = line('optbert-export', 'MODEL_DIR', *deploy, '--onnx')
         return f'it is an export for other libraries; for the commands here, export its model: {anew}'
     if (path / 'config.json').is_file():
-        imported = line('optbert-import', path, '--output', f'models/{path.resolve().name}')
+        name = os.path.basename(os.path.abspath(path))  # where the path is a dot, too
+        imported = line('optbert-import', path, '--output', f'models/{name}')
         return f'it is a checkpoint of Transformers; import it first: {imported}'
     finished = (path / 'manifest.json').is_file()
     if finished and (path / 'model-symbol.json').is_file():

@@ -39,8 +39,10 @@ def test_directories_are_known_by_their_files(names, words, tmp_path):
 
 
 def test_the_place_of_an_import_is_named_after_the_directory_and_not_its_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(files(tmp_path / 'bert', 'config.json'))
-    assert what_it_is(Path('.')).endswith('--output models/bert')
+    (tmp_path / 'link').symlink_to(files(tmp_path / 'bert', 'config.json'))
+    monkeypatch.chdir(tmp_path / 'bert')
+    for path, name in ((Path('.'), 'bert'), (Path('../link'), 'link')):
+        assert what_it_is(path).endswith(f'--output models/{name}')
 
 
 @pytest.mark.parametrize('names', [[], ['model.params'], ['model-symbol.json']])
