@@ -30,6 +30,7 @@ WORDS = 'word_embed.0.weight'
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight in files of GluonNLP
 # of what stands on the encoder in pre-training, for people
 PARTS = {'pooler': 'pooler', 'mlm': 'MLM head', 'nsp': 'NSP head'}
+INITIAL_STD = 0.02  # of matrices that are drawn at random; BERT's, for h = 768
 NEXT_SENTENCE = ('pooler', 'nsp')  # those that only the loss of next-sentence prediction trains
 
 

@@ -13,6 +13,7 @@ from tokenizers import decoders, normalizers, processors
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
+from ..architecture.parameters import INITIAL_STD
 from ..text.tokenizer import SPECIAL, Vocabulary, library_tokenizer, settings_of, vocabulary_bytes
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
@@ -86,7 +87,7 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, 
         'position_embedding_type': 'absolute',
         'hidden_dropout_prob': DROPOUT,
         'attention_probs_dropout_prob': DROPOUT,
-        'initializer_range': 0.02,
+        'initializer_range': INITIAL_STD,
         'tie_word_embeddings': True,
         'torch_dtype': 'float32',
         **labels,

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
+from ..architecture.parameters import INITIAL_STD, Parameters, ParameterSpec, parameter_table
 from ..network.encoder import attention_masks, join_heads, split_heads, without_padding
 from ..network.model import first_tokens, gather_masked
 from ..network.running import pass_times, random_feed
@@ -311,7 +311,7 @@ def time_exports(
         blocks[key] = mx.gluon.SymbolBlock(symbol, [F.var(name, dtype='float32') for name in inputs])
         for name, parameter in blocks[key].collect_params().items():
             parameter.shape = table[name].shape
-            parameter.initialize(mx.init.Normal(0.02))
+            parameter.initialize(mx.init.Normal(INITIAL_STD))
         blocks[key].hybridize(static_alloc=True, static_shape=True)
         feeds[key] = random_feed(architecture, batch=batch, length=length)
     return pass_times(blocks, feeds, inputs, repeats=repeats)

@@ -15,7 +15,7 @@ from gluonnlp.base import get_home_dir
 from mxnet import autograd
 
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.parameters import Parameters, network_shapes
+from ..architecture.parameters import INITIAL_STD, Parameters, network_shapes
 from ..network.inputs import TOKEN_INPUTS
 from ..network.losses import TaskLoss
 from ..network.model import OptBERTModel
@@ -117,9 +117,6 @@ def check_fits(max_length: int, saved: SavedModel, *, pairs: bool, name: str = '
     positions = saved.architecture.max_length
     if max_length > positions:
         raise ValueError(f'max_length is {max_length}, and {name} has {positions} positions')
-
-
-INITIAL_STD = 0.02  # of the head's weights, as BERT's
 
 
 def labels_remedy(own: Head, wanted: Head) -> str:

@@ -19,7 +19,7 @@ from ..architecture.cost import ParameterCost
 from ..architecture.embedding import Embedding
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
-from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
+from ..architecture.parameters import INITIAL_STD, PARTS, Parameters, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.files import new_output
 from ..runs.mxnet_arrays import is_finite
@@ -44,7 +44,6 @@ KNOWN: dict[str, Architecture] = {
     )
 }
 KNOWN_STEPS = 1_000_000  # of their pre-training, in both phases: Devlin et al., 2018, A.2
-INITIAL_STD = 0.02  # of random weights, BERT's
 
 
 def name_of(source: str) -> str:

@@ -15,7 +15,7 @@ from mxnet.gluon import nn
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
-from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
+from ..architecture.parameters import GATE, INITIAL_STD, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
 from .gates import Gates, StreamLayerNorm, Tensor, column_of_ones, spread
 from .settings import NetworkSettings
@@ -202,7 +202,7 @@ def build(
     settings: NetworkSettings = NetworkSettings(),
     *,
     seed: int = 0,
-    initial_std: float = 0.02,
+    initial_std: float = INITIAL_STD,
     ctx: mx.Context | None = None,
     **changes: Any,
 ) -> OptBERTModel:
@@ -216,7 +216,7 @@ def build(
     seed : int
         Of the random initial weights.
     initial_std : float
-        Their standard deviation; the default is BERT's, for h = 768.
+        Their standard deviation.
     ctx : mx.Context, optional
         Where the network lives; the CPU unless given.
     **changes

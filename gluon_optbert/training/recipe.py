@@ -10,7 +10,7 @@ from mxnet import gluon
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from ..architecture.architecture import Architecture
-from ..architecture.parameters import NEXT_SENTENCE, PARTS, parameter_table
+from ..architecture.parameters import INITIAL_STD, NEXT_SENTENCE, PARTS, parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.saved_model import SavedModel
 from ..network.settings import AUTO, TRAINING_PRECISIONS, NetworkSettings, check_precision, fast_precision
@@ -143,7 +143,7 @@ class PretrainRecipe(TrainingRecipe):
     initial_std: PositiveFloat = option(
         'standard deviation of the random initial weights; small networks need a larger one, about '
         '0.6 divided by the square root of h',
-        0.02,
+        INITIAL_STD,
     )
     train: Literal['all', 'heads'] = option(
         'what to train: all weights, or only the heads that an imported checkpoint lacked', 'all'
