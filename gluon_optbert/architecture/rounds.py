@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
-from ..runs.files import checked, parse_json, read_small
+from ..runs.files import checked, parse_json, read_json, read_small
 from ..runs.progress import CLEAR, CUT, GATES, Measured, Record
 from .architecture import Architecture
 from .cost import ParameterCost, count_flops
@@ -136,7 +136,7 @@ class GateRecord(Record):
     @model_validator(mode='after')
     def _has_every_width(self) -> GateRecord:
         mappings = (self.closed, self.open, self.alpha_at_cut, self.split_half, self.split_half_error)
-        if any(set(self.units) > set(mapping) for mapping in mappings):
+        if not all(set(self.units) <= set(mapping) for mapping in mappings):
             raise ValueError(f'wanted every one of {", ".join(self.units)}')
         return self
 
@@ -163,10 +163,7 @@ def read_gate_records(run: Path, rounds: Iterable[int]) -> list[GateRecord]:
         If a file is no such record.
     """
     paths = [Path(run) / f'round-{number}' / GATES for number in rounds]
-    return [
-        GateRecord.from_dict(parse_json(read_small(path), source=path), source=str(path))
-        for path in filter(Path.is_file, paths)
-    ]
+    return [GateRecord.from_dict(read_json(path), source=str(path)) for path in filter(Path.is_file, paths)]
 
 
 def read_rounds(run: Path) -> tuple[Round, ...]:

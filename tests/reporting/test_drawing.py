@@ -121,7 +121,7 @@ def test_page_has_plots_and_numbers_of_the_gates_that_were_trained(tmp_path):
     assert '0.25' in content and '0.50' in content and 'below 0.05' in content
     (path / 'round-1' / 'alphas.npz').unlink()
     assert dict(of_rounds(read_run(path, 'pruned')))['Gates'].count('<img') == 2  # rounds, settling
-    for damage in ({'units': 3}, {'closed': {}}, {'overlaps': [1]}):
+    for damage in ({'units': 3}, {'closed': {}}, {'open': {'h': 2, 'k': 0}}, {'overlaps': [1]}):
         (path / 'round-1' / 'gates.json').write_text(json.dumps({**RECORD, **damage}))
         with pytest.raises(ValueError, match='gates.json: '):
             read_run(path, 'pruned').gate_records()
