@@ -86,6 +86,16 @@ def check_folded(model: SavedModel, name: object) -> None:
         raise ValueError(f'{name} still has its gates; fold them with {named("optbert-export")} first')
 
 
+def _check(model: SavedModel) -> None:
+    """Refuse a model whose parts do not fit each other; ValueError."""
+    check_parameters(model.parameters, model.architecture, model.head)
+    if model.alphas:
+        check_alphas(model.alphas, model.architecture)
+    tokens, rows = len(model.vocabulary), model.architecture.vocab_size
+    if tokens != rows:
+        raise ValueError(f'the vocabulary has {tokens} tokens, the architecture {rows}')
+
+
 def write_model(
     directory: Path, model: SavedModel, *, replace: bool = False, extra: Mapping[str, bytes] | None = None
 ) -> None:
@@ -101,13 +111,15 @@ def write_model(
     Raises
     ------
     ValueError, FileExistsError
-        If parameters or gates do not fit the architecture; if `directory` exists and may not be replaced.
+        If parameters, gates or vocabulary do not fit the architecture; if `directory` exists and may not be
+        replaced.
     """
-    check_parameters(model.parameters, model.architecture, model.head)
-    if model.alphas:
-        check_alphas(model.alphas, model.architecture)
-    arrays = dict(model.parameters)
-    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
+    parameters, alphas = (
+        {name: np.asarray(values, np.float32) for name, values in (arrays or {}).items()}
+        for arrays in (model.parameters, model.alphas)
+    )
+    _check(dataclasses.replace(model, parameters=parameters, alphas=alphas))
+    gates = {gate_name(key): alpha for key, alpha in alphas.items() if len(alpha)}
     texts = {
         'architecture.json': model.architecture.to_json(),
         'recipe.yaml': yaml.safe_dump(dict(model.recipe), sort_keys=False),
@@ -116,9 +128,7 @@ def write_model(
     if model.head.to_dict() != PRETRAINING.to_dict():
         texts[HEAD] = json.dumps(model.head.to_dict(), indent=1) + '\n'
     with new_directory(directory, replace=replace, needed=model.nbytes) as staged:
-        write_arrays(
-            staged / WEIGHTS, {name: np.asarray(value, np.float32) for name, value in arrays.items()}
-        )
+        write_arrays(staged / WEIGHTS, {**parameters, **gates})
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
         for name, text in texts.items():
             (staged / name).write_text(text, encoding='utf-8')
@@ -139,25 +149,19 @@ def read_model(directory: Path) -> SavedModel:
     architecture = Architecture.read(directory / 'architecture.json')
     parameters = read_arrays(directory / WEIGHTS)
     parameters.pop(TIED, None)
+    vocabulary = read_vocabulary(directory / 'vocab.txt', files=manifest['files'])
     gates = {key: gate_name(key) for key in architecture.widths()}
     alphas = {key: parameters.pop(name) for key, name in gates.items() if name in parameters}
     head = PRETRAINING
     try:
         if HEAD in manifest['files']:
             head = Head.from_dict(read_json(directory / HEAD), source=HEAD)
-        check_parameters(parameters, architecture, head)
-        if alphas:
-            check_alphas(alphas, architecture)
         recipe = load_yaml(read_small(directory / 'recipe.yaml'), source='recipe.yaml') or {}
         if not isinstance(recipe, dict):
             raise ValueError('recipe.yaml must be a mapping')
         progress = Progress.from_dict(read_json(directory / 'progress.json'))
+        model = SavedModel(architecture, parameters, vocabulary, recipe, progress, alphas or None, head)
+        _check(model)
     except ValueError as error:
         raise ValueError(f'{directory}: {error}') from error
-    vocabulary = read_vocabulary(directory / 'vocab.txt', files=manifest['files'])
-    if len(vocabulary) != architecture.vocab_size:
-        raise ValueError(
-            f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
-            f'{architecture.vocab_size}'
-        )
-    return SavedModel(architecture, parameters, vocabulary, recipe, progress, alphas or None, head)
+    return model

@@ -176,8 +176,15 @@ def test_what_does_not_fit_or_may_not_be_replaced_is_not_written(tmp_path):
     alphas['h'] = alphas['h'][:-1]
     with pytest.raises(ValueError, match=r'h \(7,\), wanted \(8,\); k1 \(\), .*unknown q7'):
         write_model(tmp_path / 'model', saved_model(alphas=alphas))
-    with pytest.raises(ValueError, match='do not fit'):
-        write_model(tmp_path / 'model', SavedModel(network(), random_parameters(UNEVEN), vocabulary()))
+    larger = dataclasses.replace(network(), vocab_size=33)
+    huge = {**saved_model().parameters, 'pooler.bias': np.full(8, 1e300)}  # float32 ends before
+    for model, said in (
+        (SavedModel(network(), random_parameters(UNEVEN), vocabulary()), 'do not fit'),
+        (SavedModel(larger, random_parameters(larger), vocabulary()), 'has 32 tokens, the architecture 33'),
+        (dataclasses.replace(saved_model(), parameters=huge), 'pooler.bias has values that are NaN'),
+    ):
+        with pytest.raises(ValueError, match=said):
+            write_model(tmp_path / 'model', model)
     assert os.listdir(tmp_path) == []
     (tmp_path / 'model').mkdir()
     (tmp_path / 'model' / 'mine').write_text('kept')
