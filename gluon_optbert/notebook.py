@@ -302,8 +302,16 @@ def given_on_disk(values: dict[str, Any], output: Path) -> dict[str, Any]:
 
 
 def _is_same(one: SavedModel, other: SavedModel) -> bool:
-    return one.architecture == other.architecture and all(
-        np.array_equal(one.parameters.get(name), array) for name, array in other.parameters.items()
+    """Whether a run takes two networks for one: weights, gates, head, vocabulary and progress are equal."""
+    (arrays, *values), (others, *wanted) = (
+        (
+            {**model.parameters, **{key: alpha for key, alpha in (model.alphas or {}).items() if len(alpha)}},
+            *(model.architecture, model.head.to_dict(), model.vocabulary.idx_to_token, model.progress),
+        )
+        for model in (one, other)
+    )
+    return values == wanted and all(
+        np.array_equal(arrays.get(name), others.get(name)) for name in {*arrays, *others}
     )
 
 

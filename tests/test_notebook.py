@@ -15,7 +15,7 @@ from helpers.checkpoints import CONFIG, named
 from helpers.commands import refused
 from helpers.exported import with_head
 from helpers.pruned import values_for
-from helpers.tiny import TOKENS, network, random_parameters, run, saved_model
+from helpers.tiny import TOKENS, network, random_alphas, random_parameters, run, saved_model
 
 import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
@@ -110,8 +110,9 @@ def test_a_network_in_memory_is_written_beside_the_output_once(settings, tmp_pat
     settings['output'] = str(tmp_path / 'run')
     first, again = (opt.prune(**settings, resume=resume) for resume in (False, True))
     assert first.rounds == again.rounds and (tmp_path / 'run.model' / 'model.params').is_file()
-    with pytest.raises(ValueError, match='another network'):
-        opt.prune(**{**settings, 'model': opt.Model.of(saved_model(seed=1))})
+    for more in ({'seed': 1}, {'alphas': random_alphas(network())}, {'progress': {'step': 9}}):
+        with pytest.raises(ValueError, match='another network'):
+            opt.prune(**{**settings, 'model': opt.Model.of(saved_model(**more))})
 
 
 def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directory, deployed):
