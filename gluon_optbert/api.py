@@ -100,13 +100,11 @@ def run_of(run: Callable[..., Any], cls: type[Any], first: str = '') -> Callable
         if first and not (recipe is None or isinstance(recipe, cls) or Path(str(recipe)).suffix in YAML):
             recipe, given = None, {first: recipe, **given}
         with said_in_python():
-            values, place = _values(cls, recipe), None
-            if makes and 'output' not in {**values, **given}:
+            output, place = {**_values(cls, recipe), **given}.get('output'), None
+            if makes and output is None:
                 place = tempfile.TemporaryDirectory(prefix=f'{run.__name__}-')
-                given['output'] = str(Path(place.name) / 'run')
-            filled = recipe_of(
-                cls, recipe, given_on_disk(given, Path({**values, **given}.get('output', 'run')))
-            )
+                given['output'] = output = str(Path(place.name) / 'run')
+            filled = recipe_of(cls, recipe, given_on_disk(given, Path(output or 'run')))
             result = run(filled, **options)
         return Run(filled, result, place) if makes else result
 

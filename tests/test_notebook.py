@@ -85,8 +85,7 @@ def settings(shards_directory):
 
 def test_a_run_from_a_network_in_memory_is_an_object(settings, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(sections, 'drawn', lambda *_: b'')  # pictures, which take long
-    del settings['output']
-    made = opt.prune(**settings)
+    made = opt.prune(**{**settings, 'output': None})
     assert 'few to tell networks apart' in caplog.text and '--' not in caplog.text
     assert [row.round for row in made.rounds] == [0, 1]
     assert made.model.architecture == made.rounds[-1].architecture
