@@ -74,8 +74,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
 
     def __init__(self, dims: LayerDims, h: int, settings: NetworkSettings, prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
-        self._dims = dims
-        self._dropout, self._precision = settings.dropout, settings.precision
+        self.dims, self._settings = dims, settings
         with self.name_scope():
             for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
                 rows = dims.a * width
@@ -98,7 +97,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         value_weight=None,
         value_bias=None,
     ):
-        dims, precision = self._dims, self._precision
+        dims, precision = self.dims, self._settings.precision
         scale = dims.k**-0.5
         narrow = lowered(F, stream, precision)
 
@@ -123,7 +122,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         if mask is not None:
             scores = scores + mask
         attention = F.softmax(scores, axis=-1)
-        dropped = self.dropout_layer(attention) if self._dropout else attention
+        dropped = self.dropout_layer(attention) if self._settings.dropout else attention
         context = join_heads(F, F.batch_dot(dropped, value), dims.a)
         context = gated_by(F, context, context_gate, column, dims.a * dims.v)
         return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0)), projected
@@ -146,7 +145,6 @@ class OptFeedForward(HybridBlock):
     def __init__(self, f: int, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f, self._h, self._settings = f, h, settings
-        self._dropout, self._precision = settings.dropout, settings.precision
         with self.name_scope():
             self.ffn_1 = Product(f, h, precision=settings.precision, prefix='ffn_1_')
             self.ffn_2 = Product(h, f, precision=settings.precision, prefix='ffn_2_')
@@ -154,8 +152,8 @@ class OptFeedForward(HybridBlock):
             self.layer_norm = StreamLayerNorm(h, eps, trainable=settings.trainable)
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):
-        precision = self._precision
-        in_stream, in_block = self._settings.places(alpha_h)
+        settings, precision = self._settings, self._settings.precision
+        in_stream, in_block = settings.places(alpha_h)
         read = gated_by(F, stream, in_block, column, self._h)
         inner = self.ffn_1(lowered(F, read, precision))
         if alpha_f is None:
@@ -165,7 +163,7 @@ class OptFeedForward(HybridBlock):
             inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)
             inner = lowered(F, inner, precision)
         outputs = gated_by(F, raised(F, self.ffn_2(inner), precision), in_block, column, self._h)
-        outputs = self.dropout_layer(outputs) if self._dropout else outputs
+        outputs = self.dropout_layer(outputs) if settings.dropout else outputs
         return self.layer_norm(outputs + stream, in_stream)
 
 
@@ -207,8 +205,7 @@ class OptBERTEncoderCell(HybridBlock):
         self, dims: LayerDims, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None
     ):
         super().__init__(prefix=prefix, params=params)
-        self._dims, self._h, self._settings = dims, h, settings
-        self._dropout, self._precision = settings.dropout, settings.precision
+        self._h, self._settings = h, settings
         self.gates: dict[str, Gate] = {}
         with self.name_scope():
             self.attention_cell = OptSelfAttentionCell(dims, h, settings)
@@ -225,12 +222,13 @@ class OptBERTEncoderCell(HybridBlock):
     def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):
         alpha = {letter: gate.factors(F) for letter, gate in self.gates.items()}
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
-        in_stream, in_block = self._settings.places(alpha_h)
+        settings, precision = self._settings, self._settings.precision
+        in_stream, in_block = settings.places(alpha_h)
         read = gated_by(F, stream, in_block, column, self._h)
         context, attention, projected = self.attention_cell(read, mask, query_gate, context_gate, column)
-        outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
+        outputs = raised(F, self.proj(lowered(F, context, precision)), precision)
         outputs = gated_by(F, outputs, in_block, column, self._h)
-        outputs = self.dropout_layer(outputs) if self._dropout else outputs
+        outputs = self.dropout_layer(outputs) if settings.dropout else outputs
         attended = self.layer_norm(outputs + stream, in_stream)
         if self.ffn is None:
             return attended, attention, attended, projected

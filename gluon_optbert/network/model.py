@@ -14,7 +14,6 @@ from gluonnlp.model.bert import BERTModel
 from mxnet.gluon import nn
 
 from ..architecture.architecture import Architecture
-from ..architecture.heads import Head
 from ..architecture.parameters import GATE, INITIAL_STD, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
 from .gates import Gates, StreamLayerNorm, Tensor, column_of_ones, spread
@@ -75,6 +74,14 @@ class OptBERTModel(BERTModel):
     layers come before it. With ``output_relations`` the queries, keys and values of the last layer, shape
     (batch, length, a * k or a * v), come behind the states. With gates, alpha_h also multiplies the pooled
     units that the NSP head or a task's head reads, and the LayerNorm of the MLM head.
+
+    Attributes
+    ----------
+    architecture : Architecture
+    head : Head
+        The heads of pre-training, or that of a task.
+    precision : str
+        Of the encoder's matrix products.
     """
 
     def __init__(
@@ -84,14 +91,15 @@ class OptBERTModel(BERTModel):
         prefix=None,
         params=None,
     ):
-        self._architecture, self._settings = architecture, settings
-        head, width = settings.head, architecture.embedding_width
+        self.architecture, self._settings = architecture, settings
+        self.head = head = settings.head
+        self.precision = settings.precision
         super().__init__(
             OptBERTEncoder(architecture, settings, prefix=None if prefix is None else prefix + 'encoder_'),
             architecture.vocab_size,
             architecture.token_types,
             architecture.h,
-            width,
+            architecture.embedding_width,
             use_pooler=head.pooled if head.outputs else settings.use_pooler,
             use_decoder=settings.use_decoder and not head.outputs,
             use_classifier=settings.use_classifier and not head.outputs,
@@ -103,21 +111,6 @@ class OptBERTModel(BERTModel):
             if head.outputs:
                 self.task = nn.Dense(head.outputs, in_units=architecture.h, flatten=False, prefix='task_')
             self.task_dropout = nn.Dropout(settings.dropout)
-
-    @property
-    def architecture(self) -> Architecture:
-        """The widths that the network was built for."""
-        return self._architecture
-
-    @property
-    def precision(self) -> str:
-        """Of the encoder's matrix products."""
-        return self._settings.precision
-
-    @property
-    def head(self) -> Head:
-        """The heads of pre-training, or that of a task."""
-        return self._settings.head
 
     @property
     def gates(self) -> Gates:
@@ -135,7 +128,7 @@ class OptBERTModel(BERTModel):
             return nn.Dense(units, in_units=units, flatten=False, activation='tanh', prefix=prefix)
 
     def _get_decoder(self, units, vocab_size, embed, prefix):
-        width, eps = self._architecture.embedding_width, self._architecture.layer_norm_eps
+        width, eps = self.architecture.embedding_width, self.architecture.layer_norm_eps
         with self.name_scope():
             decoder = nn.HybridSequential(prefix=prefix)
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
@@ -177,7 +170,7 @@ class OptBERTModel(BERTModel):
         if self._use_decoder:
             transform, gelu, norm, scores = self.decoder
             masked = transform(gather_masked(F, states[-1], masked_positions))  # (batch, masked, e or h)
-            gate = alpha_h if self._architecture.e is None else None
+            gate = alpha_h if self.architecture.e is None else None
             outputs.append(scores(norm(gelu(masked), gate)))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -233,8 +226,6 @@ def build(
         check_parameters(parameters, architecture, settings.head)
         model.initialize(mx.init.Zero(), ctx=ctx)
         load(model, parameters)
-    for parameter in model.gates.parameters.values():
-        parameter.set_data(mx.nd.full(parameter.shape, settings.gate.OPEN))
     model.hybridize(static_alloc=True)
     model.apply(_let_go)
     return model

@@ -222,8 +222,8 @@ class _Repair:
             self._project(own, learnt, rows, 'whole', np.float32(scale))
 
         def context(i: int) -> np.ndarray:
-            masks = masks_of(self._batches[i], self.cut)
-            return flat(cell.attention_cell(self._as_stream('cut', i), masks.get(cell._dims.a))[0])
+            attention, masks = cell.attention_cell, masks_of(self._batches[i], self.cut)
+            return flat(attention(self._as_stream('cut', i), masks.get(attention.dims.a))[0])
 
         self._write('inner', context)
         self._output(cell.proj, cell.layer_norm, 'next' if cell.ffn is None else 'attended')
