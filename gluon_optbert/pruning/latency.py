@@ -16,7 +16,7 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
-from ..network.running import latency_ms, random_feed
+from ..network.running import pass_times, random_feed
 from ..runs.files import new_output, write_json
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
@@ -60,8 +60,8 @@ def measure(architectures: Sequence[Architecture], batch: int, length: int, *, r
     heads = {'use_classifier': False, 'use_decoder': False}
     blocks = {i: build(one, trainable=False, **heads) for i, one in enumerate(architectures)}
     feeds = {i: random_feed(one, batch=batch, length=length) for i, one in enumerate(architectures)}
-    times = latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
-    return np.array([times[i] for i in blocks])
+    times = pass_times(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
+    return np.array([np.median(times[i]) for i in blocks])
 
 
 def time_rounds(

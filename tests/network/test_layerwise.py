@@ -7,7 +7,7 @@ import pytest
 from helpers.networks import UNEVEN, random_batches
 from helpers.tiny import network, random_parameters
 
-from gluon_optbert.network.running import layer_norm_scales, real_tokens
+from gluon_optbert.network.running import layer_norm_scales, random_feed, real_tokens
 from gluon_optbert.network.saved_model import SavedModel
 
 
@@ -48,6 +48,12 @@ def test_a_unit_that_carries_the_variance_of_one_layer_is_found_there():
     assert scales['layer 2'] > 50 and all(scales[name] < 3 for name in scales if name != 'layer 2')
     without_another = layer_norm_scales(model, np.delete(np.arange(8), 4), batches)
     assert without_another['layer 2'] == pytest.approx((7 / 64) ** 0.5 / (6 / 49) ** 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize('length', [1, 2, 5])
+def test_random_inputs_lie_within_their_length(length):
+    feed = random_feed(UNEVEN, batch=4, length=length)
+    assert feed['valid_length'].max() == length and feed['masked_positions'].max() < length
 
 
 def test_a_factorized_embedding_has_a_width_of_its_own():
