@@ -256,7 +256,7 @@ class Run:
             head += [f'{metric} {name.replace("_", " ")}' for name in names]
             rows = [
                 [row.round, f'{row.parameters / 1e6:.2f} M', f'{row.flops / 1e9:.2f} G']
-                + [f'{row.flops / max(1, first.flops):.0%}']
+                + [f'{row.flops / first.flops:.0%}']
                 + [getattr(getattr(row, name), 'value', None) for name in names]
                 for row in self.rounds
             ]
