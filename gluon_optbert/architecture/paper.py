@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..runs.files import read_json
+from ..runs.files import checked, read_json
 
 Cell = str | int | float | None
 NUMBERS = (1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
@@ -98,15 +98,12 @@ def load_table(number: int) -> PaperTable:
         raise ValueError(
             f'there is no data for Table {number!r}; there is for {", ".join(map(str, NUMBERS))}'
         )
-    values = read_json(Path(__file__).with_name('paper') / f'table_{number:02d}.json')
-    del values['format']
-    values['columns'] = tuple(Column(**column) for column in values['columns'])
-    values['rows'] = tuple(map(tuple, values['rows']))
-    values['inferred'] = tuple(
-        Inference(row, column, one['printed'], one['reason'])
+    path = Path(__file__).with_name('paper') / f'table_{number:02d}.json'
+    values = read_json(path)
+    values['inferred'] = [
+        {**one, 'row': row, 'column': column}
         for one in values['inferred']
         for row in one['rows']
         for column in one['columns']
-    )
-    lists = {name: tuple(values[name]) for name in ('architectures', 'notes')}
-    return PaperTable(**{**values, **lists})
+    ]
+    return checked(PaperTable, values, source=path)
