@@ -1,4 +1,6 @@
-"""The pages below docs/: commands, flags, links and modules exist, examples run, and the equations hold."""
+"""The pages below docs/: commands, flags, links and modules exist, examples run, and the equations hold. Of
+the README: its commands and links.
+"""
 
 import functools
 import json
@@ -46,12 +48,12 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
-LINKING = [*PAGES, ROOT / 'README.md']
+WITH_README = [*PAGES, ROOT / 'README.md']
 FOUND = [path for room in ('tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')]
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 
 
-@pytest.mark.parametrize('line', commands(*PAGES))
+@pytest.mark.parametrize('line', commands(*WITH_README))
 def test_commands_name_scripts_recipes_flags_and_choices_that_exist(line):
     check_command(line)
 
@@ -75,7 +77,7 @@ def anchors(page):
     return names
 
 
-@pytest.mark.parametrize('page', LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize('page', WITH_README, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings_that_exist(page):
     for target in re.findall(r'\]\(([^)\s]+)\)', prose(page)):
         if re.match(r'[a-z]+:', target):
@@ -111,7 +113,7 @@ def test_files_and_names_of_the_code_exist(page):
 
 
 def test_targets_of_make_exist():
-    targets = targets_of_make(*PAGES)
+    targets = targets_of_make(*WITH_README)
     assert {'install', 'test', 'quickstart', 'clean'} <= targets
     assert all(map(is_target, targets))
 
