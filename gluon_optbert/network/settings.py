@@ -49,12 +49,9 @@ class Product(nn.Dense):
         - **outputs** : shape (..., units), in that precision (see `raised`)
     """
 
-    def __init__(self, units: int, in_units: int, *, precision: str = 'float32', prefix=None, params=None):
-        super().__init__(units, in_units=in_units, flatten=False, prefix=prefix, params=params)
+    def __init__(self, units: int, in_units: int, *, precision: str, prefix: str):
+        super().__init__(units, in_units=in_units, flatten=False, prefix=prefix)
         self._precision = precision
-
-    def _alias(self):
-        return 'dense'  # in the names of exported parameters
 
     def hybrid_forward(self, F, x, weight, bias=None):
         return product(F, x, weight, bias, units=self._units, precision=self._precision)
