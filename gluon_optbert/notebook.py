@@ -27,6 +27,7 @@ from .runs.failures import remedied, shown
 from .runs.programs import COMMANDS
 from .runs.progress import MARK
 from .tasks.features import cut_note
+from .text.tokenizer import vocabulary_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -306,7 +307,7 @@ def _is_same(one: SavedModel, other: SavedModel) -> bool:
     (arrays, *values), (others, *wanted) = (
         (
             {**model.parameters, **{key: alpha for key, alpha in (model.alphas or {}).items() if len(alpha)}},
-            *(model.architecture, model.head.to_dict(), model.vocabulary.idx_to_token, model.progress),
+            *(model.architecture, model.head.to_dict(), vocabulary_hash(model.vocabulary), model.progress),
         )
         for model in (one, other)
     )
