@@ -46,7 +46,7 @@ from gluon_optbert.training.distillation import (
     Weights,
 )
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import backward, collect_gradients
+from gluon_optbert.training.loop import backward
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer
 
@@ -109,7 +109,6 @@ def own_turn(recipe: RecoveryRecipe, networks: Sequence[Architecture]) -> Callab
     optimizer = Optimizer(
         trained, 'adamw', weight_decay=0.01, decayed=set(trained), beta2=0.98, clip_norm=10.0, workers=workers
     )
-    collect_gradients(model, optimizer.parameters, phase)
     steps = itertools.count()
 
     def turn() -> None:

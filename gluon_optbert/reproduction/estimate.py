@@ -27,7 +27,7 @@ from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.held_out import losses_of
-from ..training.loop import backward, collect_gradients
+from ..training.loop import backward
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.pretrain import Pretraining
@@ -40,7 +40,6 @@ UNTIMED, TIMED = 2, 4  # steps
 
 def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> float:
     """The mean time of a training step, after some that are not counted."""
-    collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, 0)
     began = 0.0
     try:

@@ -16,7 +16,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from ..network.model import OptBERTModel
 from ..runs.display import Display, tracked
 from ..runs.files import write_file
 from ..runs.progress import Progress
@@ -110,12 +109,6 @@ class Reporter:
         return ' | '.join(parts)
 
 
-def collect_gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> None:
-    """Say how the passes of a step leave their gradients; see `backward`."""
-    for parameter in parameters.values():
-        parameter.grad_req = 'add' if phase.accumulate > 1 and model.precision == 'float32' else 'write'
-
-
 def backward(
     objective: Objective,
     parameters: Mapping[str, gluon.Parameter],
@@ -128,8 +121,6 @@ def backward(
 
     Parameters
     ----------
-    parameters : mapping of name to Parameter
-        As `collect_gradients` left them.
     scale : float
         What the loss is multiplied by on the way; a power of two, so that it changes nothing but what
         vanishes.
@@ -144,8 +135,9 @@ def backward(
     mx.random.seed(int(state[0] >> 1))
     # In reduced precision MXNet's cast forgets a gradient that is to be added.
     in_place = objective.model.precision == 'float32'
-    if phase.accumulate > 1 and in_place:
-        for parameter in parameters.values():
+    for parameter in parameters.values():
+        parameter.grad_req = 'add' if phase.accumulate > 1 and in_place else 'write'
+        if parameter.grad_req == 'add':
             parameter.zero_grad()
     share = len(batch.input_ids) // phase.accumulate
     part_sums: list[Any] = []
@@ -173,7 +165,6 @@ def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], p
     """Leave the gradients of one batch after the other in some parameters, averaged over the workers, for
     ``phase.steps`` batches, whose numbers are yielded; nothing is trained.
     """
-    collect_gradients(objective.model, parameters, phase)
     with contextlib.closing(objective.batches(phase, phase.first_batch)) as batches:
         title, quiet = ' | '.join(filter(None, (phase.name, phase.place))), not objective.workers.first
         for step in tracked(range(phase.steps), title, phase.steps, unit='step', quiet=quiet):
@@ -272,7 +263,6 @@ def train(
     reporter.rewind(phase, start)
     if start and objective.over():
         return progress.updated(step=start)
-    collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, phase.first_batch + start)
     with contextlib.closing(batches), Stop(workers) as stop, reporter.showing(phase, start):
         for step in range(start + 1, phase.steps + 1):
@@ -328,7 +318,6 @@ def steps_within(
     def spent() -> float:  # the same on every worker
         return workers.sum([time.monotonic() - began], name='time')[0] / workers.size
 
-    collect_gradients(objective.model, optimizer.parameters, phase)
     shapes: set[tuple[int, ...]] = set()
     times: list[float] = []
     step, after = 0, spent()
