@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 
 from ..architecture.architecture import Architecture, Axis
-from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import (
     Alphas,
@@ -19,7 +18,7 @@ from ..architecture.parameters import (
     parameter_table,
     parameters_left,
 )
-from .selection import Selection, keep_all
+from .selection import Selection
 
 
 def fold(
@@ -192,21 +191,12 @@ def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stre
     if not alphas:
         return saved
     check_alphas(alphas, saved.architecture)
-    whole = keep_all(saved.architecture, ParameterCost())
-    kept = {
-        key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()
-    }
-    empty = [key for key, indices in kept.items() if len(indices) == 0 and len(whole.kept[key])]
+    kept = {key: np.flatnonzero(alpha) for key, alpha in alphas.items()}
+    empty = [key for key, indices in kept.items() if len(alphas[key]) and not len(indices)]
     if empty:
         raise ValueError(f'gates: every unit of {", ".join(empty)} is at zero')
-    alphas = {key: alphas.get(key, np.ones(len(indices))) for key, indices in whole.kept.items()}
     parameters, architecture = shrink(
-        saved.parameters,
-        saved.architecture,
-        alphas,
-        Selection(kept, whole.cost, whole.target),
-        head=saved.head,
-        h_gate=h_gate,
+        saved.parameters, saved.architecture, alphas, Selection(kept, 0, 0), head=saved.head, h_gate=h_gate
     )
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)
 

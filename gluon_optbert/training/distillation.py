@@ -101,8 +101,8 @@ class Teacher:
             **({'output_all_encodings': True} if output is None else output),
         )
         self._inputs = INPUTS if heads and saved.head == PRETRAINING else TOKEN_INPUTS
-        self._model = build(saved.architecture, saved.parameters, settings, ctx=workers.context())
         self._ctx = workers.context()
+        self._model = build(saved.architecture, saved.parameters, settings, ctx=self._ctx)
 
     def outputs(self, batch: Batch, rows: slice) -> Outputs:
         """What it computes of some rows of a batch, without gradients."""

@@ -123,7 +123,7 @@ class Workers:
     """
 
     def __init__(self):
-        self._hvd = None
+        self._hvd, self.rank, self.size, self.local_rank = None, 0, 1, 0
         if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
             import horovod.mxnet as hvd
 
@@ -131,13 +131,10 @@ class Workers:
             os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience()) + FAREWELL))
             rank, size = (int(of_launcher(word, '')) for word in ('RANK', 'SIZE'))
             start_herald(rank)
-            with _guard(rank, size).waiting('start'):
+            self._guard = _guard(rank, size)
+            with self._guard.waiting('start'):
                 hvd.init()
-            self._hvd = hvd
-        self.rank = self._hvd.rank() if self._hvd else 0
-        self.size = self._hvd.size() if self._hvd else 1
-        self.local_rank = self._hvd.local_rank() if self._hvd else 0
-        self._guard = _guard(self.rank, self.size) if self.size > 1 else None
+            self._hvd, self.rank, self.size, self.local_rank = hvd, hvd.rank(), hvd.size(), hvd.local_rank()
 
     @contextlib.contextmanager
     def _together(self, operation: str) -> Iterator[None]:

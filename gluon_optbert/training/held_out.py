@@ -51,8 +51,7 @@ def losses_of(
     batches = evaluation_batches(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     )
-    instances = sum(file.instances for file in shards.files)
-    count = -(-min(limit or instances, instances) // batch_size)
+    count = -(-min(limit or shards.instances, shards.instances) // batch_size)
     for batch in tracked(batches, 'held-out loss', count, quiet=not workers.first):
         with autograd.predict_mode():
             *measured, by_instance = pretraining_losses(model, loss, batch, ctx=workers.context())

@@ -18,7 +18,6 @@ from .distributed import Workers
 from .fused_adam import adam_step, forget_vanished, host_view, in_blocks, on_host
 
 OF_WEIGHTS = ('bertadam', 'adamw', 'lamb')
-OPTIMIZERS = (*OF_WEIGHTS, 'adam', 'sgd')
 _PIECE = 2**19  # elements whose squares one inner product adds up in float32
 _TIDIED = 64  # steps between two times that vanished moments are set to zero
 
@@ -156,7 +155,8 @@ class Optimizer:
     parameters : mapping of name to Parameter
         What is trained.
     name : str
-        One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's, ``adamw`` the same with the moments' bias corrected.
+        One of MXNet's, ``bertadam``, which is GluonNLP's, or ``adamw``, the same with the moments' bias
+        corrected.
     beta2 : float, optional
         Decay of the average of squared gradients; the optimizer's own unless given.
     decayed : collection of str

@@ -215,7 +215,7 @@ def _progress(
     not steps of pre-training."""
     before = start.progress if start else Progress(untrained=tuple(PARTS))
     untrained = tuple(part for part in before.untrained or () if part not in trained_parts(shards)) or None
-    if recipe.train == 'all' or start is None:
+    if recipe.train == 'all':
         earlier = {'earlier_steps': before.trained_steps or None, 'head_steps': before.head_steps}
         return measured.updated(**earlier, untrained=untrained)
     steps = Progress().updated(
