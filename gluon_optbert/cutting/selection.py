@@ -179,8 +179,9 @@ def select_units(
 
     if cost_after(len(groups)) > target:
         raise ValueError(
-            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
-            f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths'
+            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width'
+            f'{" but f" if drop_blocks else ""} costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; '
+            'ask for more, or prune more widths'
         )
     fewest = bisect.bisect_left(range(len(groups)), True, key=lambda count: cost_after(count) <= target)
     stays = {key: np.ones(width, dtype=bool) for key, width in widths.items()}

@@ -163,6 +163,8 @@ def test_what_cannot_be_selected_by_is_named():
     assert select_units(scores, architecture, cost, least, prune='f').cost == least
     with pytest.raises(ValueError, match=f'target {least - 1:.6g} parameters cannot be reached by pruning f'):
         select_units(scores, architecture, cost, least - 1, prune='f')
+    with pytest.raises(ValueError, match=r'one unit of each width but f costs \d+ of \d+'):
+        select_units(scores, architecture, cost, 1.0, drop_blocks=True)
     for prune in ('', 'hax'):
         with pytest.raises(ValueError, match='letters hakvf'):
             select_units(scores, architecture, cost, 1e9, prune=prune)
