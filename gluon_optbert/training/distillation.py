@@ -77,9 +77,8 @@ class Teacher:
         Of the encoder's matrix products.
     heads : bool
         Whether it computes scores; states alone need no heads.
-    output : mapping, optional
-        Fields of `NetworkSettings` that say what is learnt beside the last state; the states after every
-        layer unless given.
+    output : mapping
+        Fields of `NetworkSettings` that say what is learnt beside the last state.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Teacher:
         *,
         precision: str = 'float32',
         heads: bool = True,
-        output: Mapping[str, bool] | None = None,
+        output: Mapping[str, bool],
     ):
         self.architecture = saved.architecture
         settings = NetworkSettings(
@@ -98,7 +97,7 @@ class Teacher:
             use_decoder=heads,
             use_classifier=heads,
             head=saved.head,
-            **({'output_all_encodings': True} if output is None else output),
+            **output,
         )
         self._inputs = INPUTS if heads and saved.head == PRETRAINING else TOKEN_INPUTS
         self._ctx = workers.context()

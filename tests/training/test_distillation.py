@@ -46,7 +46,7 @@ def objective(shards_directory, student, teacher, match, **weights):
         workers,
         Shards.open(shards_directory, split='train'),
         None,
-        teacher=Teacher(teacher, workers),
+        teacher=Teacher(teacher, workers, output=Weights().output),
         match=match,
         weights=Weights(**weights),
         phase=PHASE,
@@ -112,7 +112,7 @@ def test_parts_without_weight_are_not_computed(shards_directory):
     for teacher, missing in zip(teachers, ('scores', 'states')):
         loss = objective(shards_directory, student, teacher, match, **{missing: 0.0, 'embeddings': 0.5})
         if missing == 'scores':
-            loss.teacher = Teacher(teacher, Workers(), heads=False)
+            loss.teacher = Teacher(teacher, Workers(), heads=False, output=Weights().output)
         parts = parts_of(loss)
         assert list(parts) == [name for name in whole if name != missing]
         assert loss.weights == (1.0, 1.0, 1.0, 0.5)
