@@ -18,8 +18,7 @@ from ..network.model import build
 from ..network.running import PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel, check_folded
 from ..network.settings import NetworkSettings
-from ..runs.display import tracked
-from ..text.batches import Batch, evaluation_batches
+from ..text.batches import Batch
 from ..text.tokenizer import vocabulary_hash
 from .distances import (
     RelationDivergence,
@@ -30,6 +29,7 @@ from .distances import (
     similarity_difference,
 )
 from .distributed import Workers
+from .held_out import held_out_batches
 from .objective import Objective, Phase
 from .pretrain import Pretraining
 
@@ -400,14 +400,10 @@ class StateMatching(Taught, Pretraining):
             return None
         workers, count = self.workers, len(self.losses)
         sums = np.zeros(count + 2)  # of the parts, and how many tokens and instances they are of
-        batches = evaluation_batches(
-            self._heldout,
-            batch_size=phase.pass_size,
-            rank=workers.rank,
-            workers=workers.size,
-            limit=phase.evaluation_limit,
-        )
-        for batch in tracked(batches, 'held-out states', quiet=not workers.first):
+        size, limit = phase.pass_size, phase.evaluation_limit
+        for batch in held_out_batches(
+            self._heldout, workers, 'held-out states', batch_size=size, limit=limit
+        ):
             with autograd.predict_mode():
                 sums[:count] += [float(part.asscalar()) for part in self.loss_sums(batch, slice(None))]
             real = batch.instance_weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from mxnet import autograd
@@ -14,7 +14,7 @@ from ..network.model import OptBERTModel
 from ..network.running import pretraining_losses
 from ..runs.display import tracked
 from ..runs.progress import HeldOut
-from ..text.batches import evaluation_batches
+from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from .distributed import Workers
 
@@ -37,6 +37,19 @@ class Losses:
     tokens: np.ndarray
 
 
+def held_out_batches(
+    shards: Shards, workers: Workers, title: str, *, batch_size: int, limit: int | None = None
+) -> Iterator[Batch]:
+    """This worker's share of held-out instances, while the title and how many batches are done are shown;
+    arguments as of `losses_of`.
+    """
+    batches = evaluation_batches(
+        shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
+    )
+    count = -(-min(limit or shards.instances, shards.instances) // batch_size)
+    return tracked(batches, title, count, quiet=not workers.first)
+
+
 def losses_of(
     model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
 ) -> Losses:
@@ -48,11 +61,7 @@ def losses_of(
     totals = np.zeros(6)
     losses: list[np.ndarray] = []
     tokens: list[np.ndarray] = []
-    batches = evaluation_batches(
-        shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
-    )
-    count = -(-min(limit or shards.instances, shards.instances) // batch_size)
-    for batch in tracked(batches, 'held-out loss', count, quiet=not workers.first):
+    for batch in held_out_batches(shards, workers, 'held-out loss', batch_size=batch_size, limit=limit):
         with autograd.predict_mode():
             *measured, by_instance = pretraining_losses(model, loss, batch, ctx=workers.context())
         losses.append(by_instance.asnumpy().astype(np.float64))
