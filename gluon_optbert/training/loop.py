@@ -238,8 +238,9 @@ def train(
     """Train what the optimizer holds for the steps of a phase, or until the objective is finished, going on
     from the newest checkpoint if there is one.
 
-    The loss is the mean over the global batch, whatever the number of workers and of passes; every step's
-    dropout follows from the seed, the rank and the step.
+    The loss is the mean over the global batch, whatever the number of workers and of passes, but for the
+    similarities of sentences, which are those within a pass; every step's dropout follows from the seed, the
+    rank and the step.
 
     Parameters
     ----------

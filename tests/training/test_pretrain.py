@@ -140,26 +140,18 @@ def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tm
 
 @pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
 def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, parts):
-    """After a recovery of 1,000 steps, of which the tenth was kept."""
+    """After a recovery of 1,000 steps, of which the tenth was kept; in a network that was cut."""
     progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': list(parts)}
-    start = write_saved_model(tmp_path / 'start', progress=progress)
+    architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
+    start = write_saved_model(tmp_path / 'start', architecture=architecture, progress=progress)
     measured = pretrained(model=str(start), train='heads', steps=3)
     before, after = read_model(start).parameters, read_model(tmp_path / 'model')
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
+    assert after.architecture == architecture
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
     assert after.progress == measured and measured.untrained is None
     assert (measured.head_steps, measured.trained_steps) == (3, 60)  # these are no steps of pre-training
-
-
-def test_run_may_start_from_a_model_directory(pretrained, tmp_path):
-    architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
-    start = write_saved_model(tmp_path / 'start', architecture=architecture)
-    pretrained(model=str(start), steps=1, learning_rate=1e-9)
-    written = read_model(tmp_path / 'model')
-    assert written.architecture == architecture
-    for name, value in saved_model(architecture).parameters.items():
-        np.testing.assert_allclose(written.parameters[name], value, atol=1e-7)
 
 
 def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path, monkeypatch):
