@@ -122,6 +122,15 @@ def test_equal_scores_go_by_the_order_of_widths_and_units():
     )
 
 
+def test_rounding_of_a_mean_does_not_change_the_order_of_groups():
+    """The mean of three tenths is larger than a tenth."""
+    architecture, cost = network(), ParameterCost()
+    tenths = {key: np.full(width, 0.1) for key, width in architecture.widths().items()}
+    wanted = architecture.with_widths({'f0': 12, 'f1': 15})
+    selection = select_units(tenths, architecture, cost, cost.cost(wanted), prune='f', multiple_of=3)
+    assert selection.architecture(architecture) == wanted
+
+
 def test_survivors_are_counted_in_the_network_that_was_there_first():
     architecture = resolve('l4_h6_a2')
     first = Selection({'h': np.array([0, 2, 3, 5])}, 0.0, 0.0, layers=(0, 2, 3))
