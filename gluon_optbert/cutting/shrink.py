@@ -174,7 +174,8 @@ M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas a
 
 
 def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stream') -> M:
-    """Fold gates into the weights and cut the units at zero; a model without gates as it is.
+    """Fold gates into the weights and cut the units at zero; a model without gates as it is. The result
+    computes the same, but for hidden units at zero where the h gate is ``table5``, as of `shrink`.
 
     ValueError if the gates are not those of the architecture, or all of a width are at zero.
 

@@ -190,6 +190,19 @@ def test_gates_that_a_model_is_given_are_folded_where_they_stand(h_gate):
     assert all(np.array_equal(model.parameters[name], value) for name, value in folded.items())
 
 
+def test_units_whose_gate_is_at_zero_are_cut_and_a_width_of_none_but_these_is_refused():
+    parameters, selection = random_parameters(UNEVEN), random_selection(UNEVEN)
+    alphas = truncate(random_alphas(UNEVEN), selection)
+    del alphas['f1']  # a layer without filters needs no gate for them
+    model = without_gates(SavedModel(UNEVEN, parameters, None, alphas=alphas))
+    left, architecture = shrink(parameters, UNEVEN, alphas, selection)
+    assert model.architecture == architecture and model.alphas is None
+    assert all(np.array_equal(model.parameters[name], value) for name, value in left.items())
+    alphas['k0'][:] = 0
+    with pytest.raises(ValueError, match='^gates: every unit of k0 is at zero'):
+        without_gates(SavedModel(UNEVEN, parameters, None), alphas)
+
+
 def test_open_gates_and_whole_widths_change_no_bit():
     ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
     del ones['f1']  # a layer without filters needs no gate for them
