@@ -264,6 +264,7 @@ class Optimizer:
             updates = int(counters[0])
             self.scale.restore(counters[1:])
         optimizer.begin_num_update = optimizer.num_update = updates
+        optimizer._index_update_count.clear()  # of steps after those
         for i, parameter in enumerate(self.parameters.values()):
             updater.states[i] = optimizer.create_state_multi_precision(i, parameter.data())
             updater.states_synced[i] = True

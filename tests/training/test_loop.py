@@ -121,6 +121,18 @@ def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, g
     )
 
 
+@pytest.mark.parametrize('optimizer', ['adamw', 'lamb'])
+def test_optimizer_that_went_further_than_its_checkpoint_goes_on_as_a_fresh_one(shards, tmp_path, optimizer):
+    """In one process, such as that of a notebook; the third step is taken twice."""
+    phase = dataclasses.replace(PHASE, checkpoint_every=2)
+    whole, run = (Run(shards, tmp_path / name, optimizer=optimizer) for name in ('whole', 'parts'))
+    whole.fit(phase)
+    with pytest.raises(Interrupted):
+        run.fit(phase, schedule=acting(interrupt, 3))
+    run.fit(phase)
+    assert_same_bits(run.values(), whole.values())
+
+
 def test_checkpoint_of_another_network_is_refused(shards, tmp_path):
     phase = Phase(name='training', steps=3, batch_size=8, checkpoint_every=1)
     Run(shards, tmp_path).fit(phase)
