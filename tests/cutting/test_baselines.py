@@ -161,8 +161,11 @@ def test_two_units_that_always_go_against_each_other_go_together():
 def test_ranks_put_the_kept_first_and_change_no_score(values, data):
     scores = np.array(values)
     kept = data.draw(st.lists(st.integers(0, len(scores) - 1), unique=True, max_size=len(scores)))
-    changed = rank_as(scores, np.array(kept, dtype=int))
+    kept = np.sort(np.array(kept, dtype=int))
+    changed = rank_as(scores, kept)
     assert sorted(changed) == sorted(scores)
     gone = np.setdiff1d(np.arange(len(scores)), kept)
+    for units in (kept, gone):  # whose order stays
+        assert np.all(np.diff(changed[units[np.argsort(scores[units], kind='stable')]]) >= 0)
     if len(kept) and len(gone):
         assert changed[kept].min() >= changed[gone].max()
