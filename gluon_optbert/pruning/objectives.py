@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
-from scipy.stats import spearmanr
 
 from ..architecture.architecture import Architecture
 from ..architecture.embedding import LONGEST_NAME
@@ -29,6 +28,7 @@ from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
 from ..runs.progress import HeldOut, Measured
 from ..runs.recipe import to_dict
+from ..tasks.metrics import METRICS
 from ..text.batches import Batch, check_memory, evaluation_batches, frequency_loss
 from ..text.shards import Shards
 from ..training.distances import check_pairs, directions_of
@@ -436,12 +436,17 @@ def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
     return normalised(np.concatenate(values)[np.argsort(np.concatenate(rows))])
 
 
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation of two vectors; 0 where there is none, of equal numbers or a single one."""
+    return METRICS['spearman'](one, other) if len(one) > 1 else 0.0
+
+
 def pair_similarity(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's correlation between two networks of the cosines of all pairs of different sentences; their
     embeddings have shape (instances, h), and h may differ.
     """
     pairs = np.triu_indices(len(one), 1)
-    return float(spearmanr(*((values @ values.T)[pairs] for values in (one, other)))[0])
+    return rank_correlation(*((values @ values.T)[pairs] for values in (one, other)))
 
 
 def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray) -> dict[str, float]:
@@ -458,7 +463,6 @@ def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray)
     values = {'cosine': float(cosines.mean()), 'pair_similarity': pair_similarity(before, after)}
     if before.shape == after.shape:
         others = ~np.eye(len(before), dtype=bool)
-        values['query_similarity'] = float(
-            spearmanr(*((queries @ before.T)[others] for queries in (before, after)))[0]
-        )
+        cosines = ((queries @ before.T)[others] for queries in (before, after))
+        values['query_similarity'] = rank_correlation(*cosines)
     return values

@@ -183,6 +183,16 @@ def test_queries_are_compared_with_the_documents_of_the_index():
     assert narrower['cosine'] == pytest.approx(1) and 'query_similarity' not in narrower
 
 
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('count', [1, 20])
+def test_embeddings_that_are_all_alike_have_no_similarity(count):
+    """Such are those of a single hidden unit, and a score that is no number would be best for ever."""
+    before = np.random.RandomState(1).normal(size=(count, 8))
+    for units in ([3], range(8)):
+        compared = compare_embeddings(before, np.ones((count, len(units))), np.array(units))
+        assert compared['pair_similarity'] == 0 and np.isfinite([*compared.values()]).all()
+
+
 def test_pretraining_a_query_encoder_makes_it_another_network(run, shards_directory, tmp_path):
     values = {'model': str(run[0] / 'round-1' / 'model'), 'shards': str(shards_directory), 'steps': 1}
     pretrain(fill(PretrainRecipe, {**values, 'output': str(tmp_path / 'out'), 'batch_size': 8}))
