@@ -229,12 +229,13 @@ class PruningObjective:
         """The head of a network that is left; its embedding says of which index it is a query encoder, if it
         is one.
         """
-        head, recipe, name = self.start.head, self.recipe, ''
+        head, recipe = self.start.head, self.recipe
         if head.outputs:
             return head
-        if recipe.makes_query_encoder(self.start.architecture, architecture):
-            own = head.embedding.index or Path(self.start.recipe.get('source') or recipe.model).name
-            name = own if recipe.taught == 'parent' else Path(recipe.taught).name
+        near = recipe.nearest_by_number(self.start.architecture, architecture)
+        name = Path(near or '').name
+        if near == 'parent':
+            name = head.embedding.index or Path(self.start.recipe.get('source') or recipe.model).name
         embedding = dataclasses.replace(head.embedding, index=name[:LONGEST_NAME])
         return dataclasses.replace(head, embedding=embedding)
 

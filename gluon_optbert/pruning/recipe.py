@@ -247,10 +247,16 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             return self.without_labels and 'h' not in self.prune
         return self.word_embeddings == 'freeze'
 
-    def makes_query_encoder(self, before: Architecture, after: Architecture) -> bool:
-        """Whether the embeddings of a network after pruning come near those before it, number by number."""
-        near = self.teaching().same_width if self.recovers else self.reconstruct
-        return self.without_labels and before.h == after.h and near
+    def nearest_by_number(self, before: Architecture, after: Architecture) -> str | None:
+        """The network whose embeddings those after pruning come near, number by number, as `taught` names it:
+        what recovery learns from, or where nothing is trained, what layers are fitted to; None if there is
+        none.
+        """
+        if not self.without_labels or before.h != after.h:
+            return None
+        if self.recovers:
+            return self.taught if self.teaching().same_width else None
+        return 'parent' if self.reconstruct else None
 
     @property
     def recovers(self) -> bool:

@@ -222,7 +222,7 @@ def readable(
         first=_words(first),
         last=last,
         decided_by=_decided_by,
-        query_encoder=recipe.makes_query_encoder(rows[0].architecture, rows[-1].architecture),
+        query_encoder=recipe.nearest_by_number(rows[0].architecture, rows[-1].architecture),
         scores=list(first.scores) if isinstance(first, TaskScores) and len(first.scores) > 1 else [],
         poor=next((one for losses in measured for one in losses if getattr(one, 'poor', False)), None),
         least='' if least is None else f'{least:.{last.digits}f}',

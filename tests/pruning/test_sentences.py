@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 from helpers.finetuned import sentences
-from helpers.tiny import random_parameters
+from helpers.tiny import random_parameters, write_saved_model
 from scipy.stats import spearmanr
 
 from gluon_optbert.architecture.embedding import Embedding
+from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.deployment.export import deployment_of, network_of
 from gluon_optbert.deployment.library_exports import export_onnx
 from gluon_optbert.deployment.lineage import lineage_of
@@ -21,6 +22,7 @@ from gluon_optbert.pruning import sentence_objective
 from gluon_optbert.pruning.doubts import doubts
 from gluon_optbert.pruning.objectives import compare_embeddings
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
+from gluon_optbert.pruning.report import readable
 from gluon_optbert.pruning.sentence_objective import SentenceObjective, read_sentence_data
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill
@@ -165,6 +167,20 @@ def test_what_keeps_the_embeddings_makes_a_query_encoder(texts, model_directory,
     objective = SentenceObjective(recipe, read_model(model_directory), Workers())
     assert objective.head_of(objective.start.architecture).embedding.index == index
     assert not [doubt for doubt in doubts(objective) if 'query encoder' in doubt]
+
+
+def test_a_query_encoder_is_one_for_the_network_that_it_learnt(texts, model_directory, tmp_path):
+    """Where nothing is trained, that is not the teacher: layers are fitted to those before the cut."""
+    teacher = str(write_saved_model(tmp_path / 'other', seed=5))
+    for more, index, named in (
+        ({}, 'other', f'`{teacher}`'),
+        ({'steps': 0, 'reconstruct': True}, 'model', 'the network before pruning'),
+    ):
+        recipe = recipe_for(model_directory, texts, tmp_path / 'run', teacher=teacher, **more)
+        objective = SentenceObjective(recipe, read_model(model_directory), Workers())
+        assert objective.head_of(objective.start.architecture).embedding.index == index
+        page = readable([Round.of(objective.start, 0)], recipe, embeddings=[{'instances': 10}])
+        assert f'embeddings search an index that was made with {named}.' in page
 
 
 def test_queries_are_compared_with_the_documents_of_the_index():
