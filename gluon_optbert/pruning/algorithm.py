@@ -54,6 +54,7 @@ from .objectives import PretrainingObjective, PruningObjective, compare_embeddin
 from .recipe import (
     ALPHAS,
     GRADIENTS,
+    ROTATED,
     SCORES,
     PruneRecipe,
     PruningRecipe,
@@ -73,7 +74,7 @@ from .report import (
     unclear_below,
     write_report,
 )
-from .run import FITTED, MODEL, ROTATED, SHRUNK, STAGES, Run
+from .run import FITTED, MODEL, SHRUNK, STAGES, Run
 
 LOG = logging.getLogger(__name__)
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
@@ -401,9 +402,8 @@ def _open(
         if recipe.ranking is not None:
             (staged / 'round-1').mkdir()
             for name in ranking_files(recipe):
-                shutil.copyfile(recipe.ranking / 'round-1' / name, staged / 'round-1' / name)
-            if recipe.rotate_heads:
-                shutil.copytree(recipe.ranking / 'round-1' / ROTATED, staged / 'round-1' / ROTATED)
+                copy = shutil.copytree if name == ROTATED else shutil.copyfile
+                copy(recipe.ranking / 'round-1' / name, staged / 'round-1' / name)
         write_model(staged / 'round-0' / MODEL, start, extra=beside)
         inputs = objective.sample_inputs(INPUTS_KEPT)
         if inputs is not None:

@@ -35,6 +35,7 @@ SENTENCES = 'sentences'
 ALPHAS = 'alphas.npz'  # of a round, the gates that are folded
 SCORES = 'scores.npz'  # by which its units are ranked
 GRADIENTS = 'gradients.npz'  # from which its scores are made whatever its target
+ROTATED = 'rotated'  # the network that they rank, where its heads were rotated
 BATCHES = 64  # that units are ranked on, where no gates are trained
 BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
 
@@ -576,8 +577,11 @@ def unreachable(
 
 
 def ranking_files(recipe: PruningRecipe) -> tuple[str, ...]:
-    """The files of a round that another run takes as its ranking: the scores, or what they are made from."""
-    return (ALPHAS, SCORES) if METHODS[recipe.method].measure is None else (GRADIENTS,)
+    """What another run takes of a round as its ranking: the scores, or what they are made from, and the
+    network that they rank, if that has rotated heads.
+    """
+    files = (ALPHAS, SCORES) if METHODS[recipe.method].measure is None else (GRADIENTS,)
+    return (*files, ROTATED) if recipe.rotate_heads else files
 
 
 def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
@@ -585,14 +589,12 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     than the one that is pruned now, ranked its units with other settings, or left no ranking.
     """
     source, settings, method = recipe.ranking, recipe.ranking / RECIPE, METHODS[recipe.method]
-    missing = [name for name in (SCORES, *ranking_files(recipe)) if not (source / 'round-1' / name).is_file()]
+    missing = [name for name in (SCORES, *ranking_files(recipe)) if not (source / 'round-1' / name).exists()]
     if not settings.is_file() or SCORES in missing:
         raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{SCORES})')
     other = str(read_yaml(settings).get('method'))
     if other not in METHODS or METHODS[other].scores is not method.scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
-    if missing:
-        raise FileNotFoundError(f'{source} has no round-1/{missing[0]}, from which units are ranked')
     free = {*_AFTER}
     if not recipe.gates_learn:  # recovery alone learns from a teacher
         free |= {*recipe.OF_TEACHER}
@@ -606,6 +608,8 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
             f'{source} ranked units with other settings of {", ".join(changed)}; use the same, or leave '
             'ranking out'
         )
+    if missing:
+        raise FileNotFoundError(f'{source} has no round-1/{missing[0]} any more; leave ranking out')
     one = read_model(source / 'round-0' / 'model')
     same = (one.architecture, one.head, one.vocabulary) == (start.architecture, start.head, start.vocabulary)
     if not same or not all(

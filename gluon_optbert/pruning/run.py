@@ -19,10 +19,11 @@ from ..training.loop import Reporter
 from ..training.objective import Phase
 from .methods import Cut
 from .objectives import PruningObjective
-from .recipe import PruningRecipe
+from .recipe import ROTATED, PruningRecipe
 
 PLAN = 'plan.json'  # of a round
-STAGES = ROTATED, SHRUNK, FITTED, MODEL = 'rotated', 'shrunk', 'reconstructed', 'model'  # its networks
+SHRUNK, FITTED, MODEL = 'shrunk', 'reconstructed', 'model'
+STAGES = (ROTATED, SHRUNK, FITTED, MODEL)  # the networks of a round
 LEAST_TEXT = 32  # sequences
 
 

@@ -1,6 +1,7 @@
 """A run that takes the ranking of another: the same network as if it had ranked the units itself."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning import methods, recipe as recipes
+from gluon_optbert.pruning.algorithm import forget
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, check_ranking
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill
@@ -96,6 +98,14 @@ def test_the_ranking_of_another_network_is_refused(place):
     saved.parameters['word_embed.0.weight'] = saved.parameters['word_embed.0.weight'] * np.float32(1.01)
     with pytest.raises(ValueError, match='pruned another network than'):
         check_ranking(recipe, saved)
+
+
+def test_a_ranking_whose_network_was_removed_is_refused(place, tmp_path):
+    shutil.copytree(place / 'run', tmp_path / 'run')
+    forget(tmp_path / 'run', [1])
+    recipe = recipe_for(place, 'refused', ranking=str(tmp_path / 'run'))
+    with pytest.raises(FileNotFoundError, match='run has no round-1/rotated any more; leave ranking out'):
+        check_ranking(recipe, read_model(recipe.model))
 
 
 def test_one_pass_of_gradients_serves_any_size(place, monkeypatch):
