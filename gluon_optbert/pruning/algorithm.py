@@ -295,7 +295,7 @@ def select(run: Run, current: SavedModel, scores: Alphas) -> Selection:
     for key, kept in selection.kept.items():
         # a layer without filters has no gate for them
         gone = np.setdiff1d(np.arange(len(scores.get(key, []))), kept)
-        removed[key] = [[int(i), round(float(scores[key][i]), 6)] for i in gone]
+        removed[key] = [[int(i), float(f'{scores[key][i]:.7g}')] for i in gone]  # however small
     story = {
         'round': run.number,
         'cost_before': run.cost.cost(current.architecture),

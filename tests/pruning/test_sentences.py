@@ -70,6 +70,15 @@ def test_the_score_of_a_run_is_that_of_the_pairs(run, texts, model_directory):
     assert last['dev/spearman'] == row.value
 
 
+def test_scores_of_the_units_that_went_are_told_however_small(run):
+    """Squared gradients are far below those of gates, which are near one."""
+    directory = run[0] / 'round-1'
+    told = json.loads((directory / 'selection.json').read_text())['removed_unit_and_alpha']
+    scores = np.load(directory / 'scores.npz')
+    units = [(key, unit, score) for key, removed in told.items() for unit, score in removed]
+    assert units and all(score == pytest.approx(scores[key][unit], rel=1e-6) for key, unit, score in units)
+
+
 def test_sentences_and_long_texts_are_scored_each(texts, model_directory, tmp_path, monkeypatch):
     monkeypatch.setattr(sentence_objective, 'LONG', 8)
     (tmp_path / 'text.txt').write_bytes((texts / 'text.txt').read_bytes())
