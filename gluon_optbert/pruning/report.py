@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,17 +243,24 @@ def readable(
 def write_report(
     rows: Sequence[Round], recipe: PruningRecipe, cost: CostModel, start: Architecture, whole: Architecture
 ) -> None:
-    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes; `start` is
-    the network that was pruned, `whole` that before its vocabulary was trimmed.
+    """Leave rounds.json and pruning.md, and what this machine takes where the recipe or the objective latency
+    wants that; `start` is the network that was pruned, `whole` that before its vocabulary was trimmed.
     """
     output, architectures = recipe.output, [row.architecture for row in rows]
     predicts = cost if isinstance(cost, LatencyCost) else None
-    times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
-    latency = None if predicts is None else check_predictions(predicts, architectures, times)
-    records = {ROUNDS: [row.to_dict() for row in rows], 'times.json': times, 'latency.json': latency}
-    for name, values in records.items():
-        if values is not None:
-            write_json(output / name, values)
+
+    def left(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a file of the run says; a run that is done is not measured again."""
+        if not (output / name).exists():
+            write_json(output / name, measure())
+        return read_json(output / name)
+
+    write_json(output / ROUNDS, [row.to_dict() for row in rows])
+    times = latency = None
+    if recipe.timed:
+        times = left('times.json', lambda: time_rounds(architectures, recipe.length, predicts))
+    if predicts is not None:
+        latency = left('latency.json', lambda: check_predictions(predicts, architectures, times))
     trimmed = {
         'tokens': (whole.vocab_size, start.vocab_size),
         'millions': [ParameterCost().cost(one) / 1e6 for one in (whole, start)],

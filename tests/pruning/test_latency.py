@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tiny import network
+from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.pruning import latency
@@ -76,6 +76,9 @@ def test_finished_run_compares_predicted_with_measured_latency(pruned, tmp_path)
     assert finished == LatencyCost.read(path).cost(rows[-1].architecture) <= 0.6 * before
     assert all(value['measured_ms'] > 0 for value in written.values())
     assert f'{written["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()
+    left = contents(tmp_path / 'run')
+    pruned(rounds=1, resume=True, **more)
+    assert contents(tmp_path / 'run') == left  # a finished run is not timed again
     cost, networks = LatencyCost.read(path), [row.architecture for row in rows]
     again = check_predictions(cost, networks, time_rounds(networks, 8, cost))
     assert again['finished']['predicted_ms'] == finished and again['finished']['measured_ms'] > 0
