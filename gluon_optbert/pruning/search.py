@@ -128,11 +128,15 @@ class SearchRecipe(PruneRecipe):
 
     def trial(self, number: int, values: dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
-        own = {name: getattr(self, name) for name in PruneRecipe.model_fields}
         directory = self.place(number)
         if (directory / RECIPE).is_file():  # it has its network; the search may have been moved since
             values = {**values, 'model': Path(read_yaml(directory / RECIPE)['model'])}
-        return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
+        return self.run(directory, **values)
+
+    def run(self, output: Path, **changes: Any) -> PruneRecipe:
+        """A pruning run of the search, with some settings of its own; one that was begun goes on."""
+        own = {name: getattr(self, name) for name in PruneRecipe.model_fields}
+        return PruneRecipe(**{**own, **changes, 'output': output, 'resume': output.exists()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,25 +337,26 @@ class Search:
             matplotlib.pyplot.close(figure)
 
 
-def one_round_of(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) -> dict[str, Any]:
-    """The fields of a recipe that is one round of a ladder of sizes alone; its target is a share of the cost
-    of the network that the round begins with.
+def one_round_of(recipe: SearchRecipe, workers: Workers) -> dict[str, Any]:
+    """The fields of a recipe that is the rung of a search alone; its target is a share of the cost of the
+    network that the round begins with.
 
-    The rounds before it are run first, in the directory `ladder`, with the recipe's own settings, as far as
-    that is not done; they also trim the vocabulary. ValueError if the target of the round is out of reach, or
-    no less than the rounds before it left; and the errors of `prune`.
+    The rounds before it are run first, in OUTPUT/ladder, with the recipe's own settings, as far as that is
+    not done; they also trim the vocabulary. ValueError if the target of the round is out of reach, or no less
+    than the rounds before it left; and the errors of `prune`.
     """
-    base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
+    number, shares, model = recipe.rung, recipe.shares(), recipe.model
+    base = read_model(model)
     if number > 1:
         asked = recipe.replace(targets=tuple(shares[:number]))
         start = PretrainingObjective.read(recipe)[0] if recipe.trim else base
         problem = unreachable(asked, start.architecture, base.architecture)
         if problem:
             raise ValueError(problem)
-        own = {name: getattr(recipe, name) for name in PruneRecipe.model_fields}
-        before = {'output': ladder, 'resume': ladder.exists(), 'targets': tuple(shares[: number - 1])}
+        ladder = recipe.output / 'ladder'
+        before = recipe.run(ladder, targets=tuple(shares[: number - 1]))
         workers.barrier('ladder')  # all have looked before one writes
-        prune(PruneRecipe(**{**own, **before}), workers=workers)
+        prune(before, workers=workers)
         model = ladder / f'round-{number - 1}' / MODEL
     cost = recipe.cost()
     whole, begun = (cost.cost(saved.architecture) for saved in (base, read_model(model)))
@@ -405,7 +410,7 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
     if recipe.rung is not None:
         # one process of the search at a time makes the rounds before it
         with FileLock(recipe.output / '.ladder.lock') if workers.first else contextlib.nullcontext():
-            fixed = one_round_of(recipe, recipe.rung, ladder=recipe.output / 'ladder', workers=workers)
+            fixed = one_round_of(recipe, workers)
     chosen = trials.next()
     while chosen is not None:
         number, values = chosen
