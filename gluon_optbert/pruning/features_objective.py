@@ -100,13 +100,13 @@ class FeaturesObjective(PruningObjective):
         """The losses of the teacher's parts, and perhaps of the labels."""
         raise NotImplementedError
 
-    def batches(self, phase: Phase, start: int | None = None) -> Generator[TaskBatch, None, None]:
+    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
         return training_batches(
             self.train,
             batch_size=phase.batch_size,
             tokens=phase.batch_tokens,
             seed=phase.seed,
-            start=phase.first_batch if start is None else start,
+            start=start,
             rank=self.workers.rank,
             workers=self.workers.size,
             passes=phase.accumulate,

@@ -167,8 +167,8 @@ class PruningObjective:
         settings = self.recipe.network_settings(head=saved.head)
         return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
 
-    def batches(self, phase: Phase, start: int | None = None) -> Generator[Any, None, None]:
-        """This worker's share of the batches of a phase, from its first one or another, without end."""
+    def batches(self, phase: Phase, start: int) -> Generator[Any, None, None]:
+        """This worker's share of the batches of a phase, from number `start` on, without end."""
         raise NotImplementedError
 
     def teacher(self, saved: SavedModel, *, heads: bool, output: Mapping[str, bool]) -> Teacher:
@@ -316,9 +316,8 @@ class PretrainingObjective(PruningObjective):
         one = self.start if self.recipe.gate_teacher else self._teaching
         return self.teacher(one, heads=False, output=self._gate_weights.output)
 
-    def batches(self, phase: Phase, start: int | None = None) -> Generator[Batch, None, None]:
-        first = phase.first_batch if start is None else start
-        return batches_of(self._shards['train'], phase, first, self.workers)
+    def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
+        return batches_of(self._shards['train'], phase, start, self.workers)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
         if self.recipe.without_labels:

@@ -276,9 +276,7 @@ class _Repair:
         units = slice(None) if self._architecture.e else self._stream
         transform, gelu, norm = (self.whole.decoder[i] for i in range(3))
         self._write('transformed', lambda i: flat(transform(self._as_stream('whole', i))))
-        for i in range(len(self._batches)):
-            wanted = flat(norm(gelu(self._as_stream('transformed', i))))
-            self._keep('head', i, wanted[:, units])
+        self._write('head', lambda i: flat(norm(gelu(self._as_stream('transformed', i))))[:, units])
         dense, norm = self.cut.decoder[0], self.cut.decoder[2]
         self._fit(dense.weight, dense.bias, 'cut', lambda i: self._read('transformed', i)[:, units])
         self._write('sum', lambda i: flat(gelu(dense(self._as_stream('cut', i)))))

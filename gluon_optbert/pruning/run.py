@@ -109,8 +109,8 @@ class Run:
             phase = dataclasses.replace(phase, batch_size=size, first_batch=first)
         phase = dataclasses.replace(phase, accumulate=1)
         batches: list[Any] = []
-        quiet = not self.workers.first
-        with contextlib.closing(self.objective.batches(phase)) as source, doing('reading text', quiet=quiet):
+        source = self.objective.batches(phase, phase.first_batch)
+        with contextlib.closing(source), self.doing('reading text'):
             while sum(batch.token_total for batch in batches) < tokens:
                 batches.append(next(source))
         return batches
