@@ -1,12 +1,11 @@
 """The training of gates by itself: from directories and few arguments, and as in a pruning run."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 from helpers.pruned import Interrupted, alphas_of, interrupted_at
-from helpers.tiny import TOKENS, network, saved_model
+from helpers.tiny import TOKENS, network, records, saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
 from gluon_optbert.network.gates import HardConcreteGate
@@ -103,7 +102,7 @@ def test_training_goes_on_from_its_states_and_writes_its_metrics(
             train(model_directory, shards['train'], phase, **places, **settings)
     alphas, _ = train(model_directory, shards['train'], phase, **places, **settings)
     assert all(np.array_equal(alpha, whole[key]) for key, alpha in alphas.items())
-    reported = [json.loads(line)['penalty'] for line in (tmp_path / 'metrics.jsonl').open()]
+    reported = [record['penalty'] for record in records(tmp_path)]
     prices = beta(network(), ParameterCost())  # of the gates that are trained
     assert len(reported) == 3
     wanted = 0.01 * sum(prices[key] * np.abs(alphas[key]).sum() for key in ('f0', 'f1'))

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from helpers.finetuned import sentences
-from helpers.tiny import random_parameters, write_saved_model
+from helpers.tiny import random_parameters, records, write_saved_model
 from scipy.stats import spearmanr
 
 from gluon_optbert.architecture.embedding import Embedding
@@ -66,8 +66,7 @@ def test_the_score_of_a_run_is_that_of_the_pairs(run, texts, model_directory):
     assert row.value == pytest.approx(100 * spearmanr(cosines, np.float64(scores))[0], abs=0.1)
     page = (output / 'pruning.md').read_text()
     assert f'| 1 | {row.value:.2f} | {row.scores["heldout/pair_similarity"]:.2f} |' in page
-    last = [json.loads(line) for line in (output / 'metrics.jsonl').read_text().splitlines()][-1]
-    assert last['dev/spearman'] == row.value
+    assert records(output)[-1]['dev/spearman'] == row.value
 
 
 def test_scores_of_the_units_that_went_are_told_however_small(run):

@@ -19,7 +19,7 @@ from helpers.finetuned import (
 )
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at, results, selection_of, with_more_tokens
-from helpers.tiny import contents, network, random_parameters, saved_model
+from helpers.tiny import contents, network, random_parameters, records, saved_model
 from scipy.special import log_softmax
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
@@ -169,8 +169,7 @@ def test_every_method_prunes_without_training(pruned_for, tmp_path, method):
     assert rows[1].recovered == (rows[1].after_reconstruction or rows[1].after_cut)
     text = (tmp_path / 'run' / 'pruning.md').read_text()
     assert 'recovered' not in text.splitlines()[4]
-    lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
-    phases = {json.loads(line)['phase'] for line in lines}
+    phases = {record['phase'] for record in records(tmp_path / 'run')}
     assert phases == ({'gates'} if method == 'alpha' else set())
 
 
@@ -263,8 +262,7 @@ def test_the_better_score_of_cut_and_reconstruction_stays(
 
 def losses_of(output):
     """The records of training, of gates and of weights."""
-    lines = map(json.loads, (output / 'metrics.jsonl').read_text().splitlines())
-    return [line for line in lines if 'learning_rate' in line]
+    return [record for record in records(output) if 'learning_rate' in record]
 
 
 @pytest.mark.parametrize(

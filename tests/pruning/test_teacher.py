@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
-from helpers.tiny import network, saved_model, write_saved_model, write_shards
+from helpers.tiny import network, records, saved_model, write_saved_model, write_shards
 
 from gluon_optbert.architecture.parameters import PARTS, WORDS
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
@@ -17,9 +17,8 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 
 
-def records(directory, phase):
-    lines = map(json.loads, (directory / 'metrics.jsonl').read_text().splitlines())
-    return [record for record in lines if record['phase'] == phase]
+def of_phase(directory, phase):
+    return [record for record in records(directory) if record['phase'] == phase]
 
 
 def test_teacher_without_weight_changes_no_more_than_rounding(pruned, pruned_run, tmp_path):
@@ -39,7 +38,7 @@ def test_network_that_was_trained_without_pairs_is_pruned_without_them(tmp_path,
     recipe = recipe_for(shards, start, tmp_path / 'run', teacher=teacher, rounds=1)
     last = prune(recipe)[-1]
     assert last.recovered.mlm_loss > 0 and last.recovered.nsp_loss is None
-    losses = [one for phase in ('gates', 'recovery') for one in records(recipe.output, phase)]
+    losses = [one for phase in ('gates', 'recovery') for one in of_phase(recipe.output, phase)]
     assert any('mlm' in one for one in losses) and not any('nsp' in one for one in losses)
     for name in ('scores', 'states'):
         assert any(one.get(name, 0) > 0 for one in losses) == (teacher is not None)
@@ -57,7 +56,7 @@ def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model
         prune(recipe)
     assert not recipe.output.exists()
     prune(recipe.replace(teacher_weights='scores=0'))
-    for record in records(recipe.output, 'recovery'):
+    for record in of_phase(recipe.output, 'recovery'):
         assert 'mlm' not in record or (record['states'] > 0 and 'scores' not in record)
 
 
@@ -107,7 +106,7 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     """Its random heads have no losses to report, and its embeddings are compared instead."""
     output, rounds = headless_run
     assert rounds[1].parameters < rounds[0].parameters
-    gates, recovery = (records(output, phase) for phase in ('gates', 'recovery'))
+    gates, recovery = (of_phase(output, phase) for phase in ('gates', 'recovery'))
     assert all('mlm' not in record for record in gates + recovery)
     assert any(record['states'] > 0 for record in gates)
     for part in ('embeddings', 'cosine_distance'):
@@ -134,7 +133,7 @@ def test_recovery_brings_states_and_embeddings_nearer(pruned, encoder, tmp_path)
     more = {**STATES_ALONE, 'teacher_weights': weights, 'targets': (0.7,)}
     more.update(recovery_steps=30, learning_rate=3e-3, dropout=0.0)
     pruned(model=encoder, **more)
-    recovery = records(tmp_path / 'run', 'recovery')
+    recovery = of_phase(tmp_path / 'run', 'recovery')
     differences = [record['state_difference'] for record in recovery if 'state_difference' in record]
     assert min(differences) < 0.95 * differences[0]
     kept = read_model(tmp_path / 'run' / 'round-1' / 'model').progress
@@ -165,7 +164,7 @@ def test_an_encoder_without_heads_is_pruned_without_labels_by_default(shards_dir
     recipe = recipe_for(shards_directory, encoder, tmp_path / 'run', **more)
     assert recipe.decided(read_model(encoder)) == recipe.replace(labels='none')
     prune(recipe)
-    recovery = records(recipe.output, 'recovery')[0]
+    recovery = of_phase(recipe.output, 'recovery')[0]
     assert {'last', 'embeddings', 'cosine_distance'} <= set(recovery) and 'mlm' not in recovery
     words = [read_model(recipe.output / f'round-{i}' / 'model').parameters[WORDS] for i in (0, 1)]
     assert np.array_equal(*words)  # h stayed whole
