@@ -219,7 +219,7 @@ def readable(
         rows=rows,
         columns=columns,
         of_states=any(row.state_difference is not None for row in rows),
-        first=_words(first),
+        unit=None if first is None else _words(first).unit,
         last=last,
         decided_by=_decided_by,
         query_encoder=recipe.nearest_by_number(rows[0].architecture, rows[-1].architecture),

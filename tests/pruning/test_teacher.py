@@ -114,6 +114,7 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     assert rounds[1].recovered is None and rounds[1].after_cut is None
     kept, page = [row.state_difference for row in rounds], (output / 'pruning.md').read_text()
     assert kept[0] is None and kept[1] > 0 and f'| {kept[1]:.3f} |' in page
+    assert 'encoder.\n' in page and 'nats' not in page  # no losses were measured
     for stage in ('shrunk', 'model'):
         untrained = read_model(output / 'round-1' / stage).progress.untrained
         assert set(untrained) == {part for part in PARTS if part != 'pooler'}
