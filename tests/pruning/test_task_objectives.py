@@ -119,7 +119,7 @@ def pruned_for(recipe_of):
 METRICS = ('dev/accuracy', 'dev/spearman', 'dev/f1', 'heldout/pair_similarity')
 
 
-@pytest.mark.parametrize('task, metric', zip(TASKS, METRICS))
+@pytest.mark.parametrize('task, metric', [*zip(TASKS, METRICS)])
 def test_every_round_is_a_model_with_the_head_that_came_in(runs, models, task, metric):
     base, rows = runs[0], runs[1][task]
     start = read_model(models[task])
