@@ -33,7 +33,7 @@ from gluon_optbert.runs.recipe import load_yaml
 FORMAT = 'gluon_optbert study'
 SECTIONS = ('runs', 'networks', 'scores')
 OF_CURVES = 'phase round step mlm nsp loss penalty scores states tokens_per_second learning_rate mlm_loss '
-OF_CURVES += 'mlm_accuracy nsp_loss nsp_accuracy instances mlm_standard_error'
+OF_CURVES += 'mlm_accuracy nsp_loss nsp_accuracy instances mlm_standard_error last embeddings cosine_distance'
 
 # Fields of a recipe in which runs may differ that repeat each other, or are of other sizes.
 FREE = {'output', 'model', 'shards', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'recovery_steps'}
@@ -90,7 +90,9 @@ def _logged(path: Path) -> dict[str, Any]:
     if metrics.is_file():
         names = OF_CURVES.split()
         values['curve'] = [
-            {name: rounded(one[name]) for name in names if name in one} for one in read_metrics(metrics)
+            # the score of a task is named after its set: dev/accuracy
+            {name: rounded(value) for name, value in one.items() if name in names or '/' in name}
+            for one in read_metrics(metrics)
         ]
     return {name: value for name, value in values.items() if value is not None}
 
