@@ -33,7 +33,8 @@ from gluon_optbert.runs.recipe import load_yaml
 FORMAT = 'gluon_optbert study'
 SECTIONS = ('runs', 'networks', 'scores')
 OF_CURVES = 'phase round step mlm nsp loss penalty scores states tokens_per_second learning_rate mlm_loss '
-OF_CURVES += 'mlm_accuracy nsp_loss nsp_accuracy instances mlm_standard_error last embeddings cosine_distance'
+OF_CURVES += 'mlm_accuracy nsp_loss nsp_accuracy instances mlm_standard_error last embeddings '
+OF_CURVES += 'cosine_distance gradient_norm'
 
 # Fields of a recipe in which runs may differ that repeat each other, or are of other sizes.
 FREE = {'output', 'model', 'shards', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'recovery_steps'}
