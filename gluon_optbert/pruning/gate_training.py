@@ -26,9 +26,9 @@ from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
-from ..training.pretrain import Pretraining
+from ..training.pretrain import Pretraining, read_start
 from ..training.recipe import open_shards
-from .objectives import check_heads, read_start
+from .objectives import check_heads
 from .penalty import PENALTIES, L1Penalty
 
 BATCH_SIZE = 256  # instances a step where only the number of steps is given

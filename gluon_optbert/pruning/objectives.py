@@ -18,13 +18,13 @@ from mxnet import autograd, gluon
 
 from ..architecture.architecture import Architecture
 from ..architecture.embedding import LONGEST_NAME
-from ..architecture.heads import PRETRAINING, Head
+from ..architecture.heads import Head
 from ..architecture.parameters import PARTS, WORDS, parameter_table
 from ..network.embedding import normalised, pooled
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build, named_parameters
 from ..network.running import context_of, feed_of
-from ..network.saved_model import SavedModel, check_folded, read_model
+from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
 from ..runs.progress import HeldOut, Measured
 from ..runs.recipe import to_dict
@@ -45,7 +45,7 @@ from ..training.distillation import (
 from ..training.distributed import Workers
 from ..training.held_out import Losses, difference, losses_of
 from ..training.objective import Objective, Phase
-from ..training.pretrain import Pretraining, batches_of
+from ..training.pretrain import Pretraining, batches_of, read_start
 from ..training.recipe import check_shards_fit, lacking, open_shards, trained_parts
 from .trimming import trim
 
@@ -377,24 +377,6 @@ class PretrainingObjective(PruningObjective):
         size = self.recipe.batch_size // self.recipe.accumulate
         batches = evaluation_batches(self._shards['heldout'], batch_size=size, limit=EMBEDDED)
         return embed(self.build(saved, **OF_LAST_STATE), batches)
-
-
-def read_start(directory: Path) -> SavedModel:
-    """The model in a directory, if it can be pruned; its heads may be random, see `check_heads`.
-
-    Raises
-    ------
-    ValueError
-        If it lacks heads of pre-training, or still has gates.
-    """
-    start = read_model(directory)
-    if start.head != PRETRAINING:
-        raise ValueError(
-            f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
-            'pre-training; prune the network that it was fine-tuned from'
-        )
-    check_folded(start, directory)
-    return start
 
 
 def check_heads(start: SavedModel, shards: Shards, source: object) -> None:

@@ -225,7 +225,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
         if (self.objective == 'latency') != (self.latency_model is not None):
             problems.append('the objective latency and latency_model go together')
         of_gates = {'alpha_steps auto': self.alpha_steps == 'auto', 'gate_teacher': self.gate_teacher}
-        of_gates['unweighted'] = self.unweighted
+        of_gates |= {'unweighted': self.unweighted, 'split_half': self.split_half}
         problems += [
             f'{name} is about trained gates, found the method {self.method}'
             for name, stated in of_gates.items()
@@ -489,6 +489,8 @@ class TaskPruneRecipe(
         problems = super().problems()
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')
+        if self.trim_count > 1 and not self.trim:
+            problems.append('trim_count is about the text of trim, which is not given')
         if self.task == SENTENCES and self.data is None:
             problems.append('the task sentences needs --data')
         if self.task == SENTENCES and self.taught is None:

@@ -33,9 +33,10 @@ from ..runs.run_directory import RECIPE, RunDirectory, State
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
+from ..training.pretrain import read_start
 from ..training.recipe import lacking
 from .algorithm import prune
-from .objectives import PretrainingObjective, read_start
+from .objectives import PretrainingObjective
 from .recipe import PruneRecipe, unreachable
 from .run import MODEL, STAGES
 

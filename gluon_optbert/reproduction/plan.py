@@ -30,13 +30,14 @@ from ..architecture.paper import load_table
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_directory
 from ..network.saved_model import SavedModel
-from ..pruning.objectives import check_heads, read_start
+from ..pruning.objectives import check_heads
 from ..pruning.recipe import PruneRecipe
 from ..runs.files import write_file, write_json
 from ..runs.recipe import RecipeError, fill, overridden, read_yaml, to_dict
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers
+from ..training.pretrain import read_start
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
 from .recipe import StudyFile, TableRecipe
 from .rows import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Generator
+from pathlib import Path
 
 import mxnet as mx
 from mxnet import gluon
@@ -121,7 +122,11 @@ def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progr
 
 def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers) -> Progress:
     """Train in a run's directory, and write the model directory."""
-    start = None if recipe.model is None else _start(recipe)
+    start = None if recipe.model is None else read_start(recipe.model)
+    if start is not None and recipe.train == 'heads' and not start.progress.untrained:
+        raise ValueError(
+            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
+        )
     shards = open_shards(recipe.shards, start.vocabulary if start else None)
     check_memory(shards['train'], recipe.batch_size)
     vocabulary = shards['train'].vocabulary()
@@ -174,19 +179,21 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
     return progress
 
 
-def _start(recipe: PretrainRecipe) -> SavedModel:
-    """The model that a run starts from; ValueError if it cannot."""
-    start = read_model(recipe.model)
+def read_start(directory: Path) -> SavedModel:
+    """The network in a directory, if pre-training can go on with it or prune it; its heads may be random.
+
+    Raises
+    ------
+    ValueError
+        If it lacks heads of pre-training, or still has gates.
+    """
+    start = read_model(directory)
     if start.head != PRETRAINING:
         raise ValueError(
-            f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
-            'pre-training; start from the network that it was fine-tuned from'
+            f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
+            'pre-training; give the network that it was fine-tuned from'
         )
-    check_folded(start, recipe.model)
-    if recipe.train == 'heads' and not start.progress.untrained:
-        raise ValueError(
-            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
-        )
+    check_folded(start, directory)
     return start
 
 
