@@ -39,13 +39,12 @@ from points import (
     write_points,
 )
 
-from gluon_optbert.architecture.cost import shares_of_rounds
 from gluon_optbert.reporting.figures import NARROW, STYLE, look, plain
 from gluon_optbert.reporting.networks import in_millions, read_run
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
-from gluon_optbert.runs.progress import score_text, spread
+from gluon_optbert.runs.progress import paired_error, score_text, spread
 
 METHODS = {
     'alpha': 'trained gates',
@@ -66,30 +65,31 @@ NOTES = (
     'Times are medians of exports of the encoder with these widths and random weights. "Times as fast" '
     'compares with the network before pruning in the same precision and engine ({engine}).',
     'Scores are those of the networks in float32; an int8 export may score less.',
-    '± is the standard deviation over runs with other seeds or starting networks.',
+    '± is the standard deviation over runs with other seeds or starting networks; behind a difference of '
+    'scores, the standard error: that of the runs, and of the instances where the runs say which were right.',
 )
 START = '#333333'  # the network that went in
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The networks of one method and one size, which repeat each other: a round of every run, and the scores
-    of the networks that went into these runs.
+    """The networks of one method and one size, which repeat each other: a round of every run, and the
+    networks that went into these runs.
     """
 
     label: str
     unit: str
     share: float
     rows: tuple[Mapping[str, Any], ...]
-    starts: tuple[float, ...]
+    starts: tuple[Mapping[str, Any], ...]
 
     def scores(self) -> list[float]:
         """In percent."""
         return [score_of(row) for row in self.rows]
 
-    def lost(self) -> list[float]:
-        """Points that they score less than the networks that went in."""
-        return [start - score for start, score in zip(self.starts, self.scores())]
+    def lost(self) -> tuple[float, float | None]:
+        """Points that they score less than the networks that went in, and the standard error."""
+        return less(self.starts, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +135,21 @@ def score_of(row: Mapping[str, Any]) -> float:
     return row['recovered']['scores'][row['recovered']['metric']]
 
 
+def less(those: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> tuple[float, float | None]:
+    """Points that some rounds score less than others, pair by pair, and the standard error: that of the runs,
+    and of the instances where the runs say which were right.
+    """
+    gains = [score_of(one) - score_of(row) for one, row in zip(those, rows)]
+    marks = ([one['recovered'].get('right') or '' for one in side] for side in (those, rows))
+    return float(np.mean(gains)), paired_error(gains, *marks)
+
+
 def label_of(recipe: Mapping[str, Any]) -> str:
-    """Method, repairs and training: ``Fisher scores, repaired, no training``."""
+    """Method, rounds, repairs and training: ``Fisher scores, 3 rounds, repaired, no training``."""
     repairs = {(True, True): 'repaired', (False, True): 'reconstructed', (True, False): 'rotated'}
     parts = [
         METHODS.get(recipe['method'], recipe['method']),
+        f'{recipe["rounds"]} rounds' if recipe['rounds'] > 1 and not recipe.get('targets') else None,
         repairs.get((bool(recipe.get('rotate_heads')), bool(recipe.get('reconstruct')))),
         'no training' if recipe.get('steps') == 0 else 'with training',
     ]
@@ -153,8 +163,8 @@ def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
     found: dict[str, dict[tuple[float, int], list[tuple[str, Mapping[str, Any]]]]] = {}
     for name, run in runs.items():
         recipe = run['recipe']
-        shares = recipe.get('targets') or shares_of_rounds(recipe['target'], recipe['rounds'])
-        for row, share in zip(run['rounds'][1:], shares):
+        shares = recipe.get('targets') or [recipe['target']]  # whose earlier rounds are on the way to it
+        for row, share in zip(run['rounds'][-len(shares) :], shares):
             rungs = found.setdefault(label_of(recipe), {})
             rungs.setdefault((-share, row['round']), []).append((name, row))
     sizes = []
@@ -166,7 +176,7 @@ def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
             if len({(recipe['seed'], recipe['model']) for recipe in recipes}) < len(members):
                 names = ' and '.join(name for name, _ in members)
                 raise ValueError(f'{names}: the same method, size, network and seed; give one of them')
-            starts = tuple(score_of(runs[name]['rounds'][0]) for name, _ in members)
+            starts = tuple(runs[name]['rounds'][0] for name, _ in members)
             unit = UNITS.get(recipes[0]['objective'], recipes[0]['objective'])
             sizes.append(Size(label, unit, -share, tuple(row for _, row in members), starts))
     return sizes
@@ -221,7 +231,7 @@ def sentences(study: Study) -> list[str]:
             best = max(some, key=lambda one: (spread(one.scores())[0], spread(panel.speedups(one))[0]))
             method = best.label.partition(',')[0]
             name = method if methods.count(method) == 1 else f'{best.label},'
-            speedup, (points, deviation) = spread(panel.speedups(best))[0], spread(best.lost())
+            speedup, (points, error) = spread(panel.speedups(best))[0], best.lost()
             batch, length = panel.shape.split('x')
             fast = f'are {speedup:.1f} times as fast'
             if speedup < 0.95:
@@ -229,7 +239,7 @@ def sentences(study: Study) -> list[str]:
             lost = f'for {max(points, 0):.1f} points'
             if points <= -0.05:
                 lost = f'and score {-points:.1f} points more'
-            lost += '' if deviation is None else f' ± {deviation:.1f}'
+            lost += '' if error is None else f' ± {error:.1f}'
             runs = f'{len(best.rows)} run{"s" * (len(best.rows) > 1)}'
             runs += '' if panel.precision == 'float32' else '; scored in float32'
             said.append(
@@ -239,15 +249,21 @@ def sentences(study: Study) -> list[str]:
     return said
 
 
-def page_of(study: Study) -> str:
-    """The sentences, a row for the network that went in and for every size of every method, and notes."""
+def page_of(study: Study, against: str | None = None) -> str:
+    """The sentences, a row for the network that went in and for every size of every method, and notes. With
+    the label of a method to stand against, how many points the others score more at its sizes.
+    """
+    there = {size.share: size for size in study.sizes if size.label == against}
+    if against and not there:
+        known = '; '.join(dict.fromkeys(size.label for size in study.sizes))
+        raise ValueError(f'no method is called {against}; there are {known}')
 
     def text(values: Sequence[float]) -> str:
         return score_text(*spread(values), digits=2)
 
     first = study.starts[0]
     rows = [['not pruned', '', '', in_millions(first['parameters']), percent(1)]]
-    rows[0] += [text([score_of(start) for start in study.starts]), '']
+    rows[0] += [text([score_of(start) for start in study.starts]), *['', ''][: 1 + bool(against)]]
     rows[0] += [f'{panel.pair(first)[0]:.3g} ms' for panel in study.panels]
     for size in study.sizes:
         parameters, flops = (np.mean([row[name] for row in size.rows]) for name in ('parameters', 'flops'))
@@ -256,10 +272,15 @@ def page_of(study: Study) -> str:
             in_millions(parameters),
             percent(flops / first['flops']),
             text(size.scores()),
-            text(size.lost()),
+            score_text(*size.lost(), digits=2),
         ]
+        if against:
+            other = there.get(size.share)
+            compared = other and other is not size and len(other.rows) == len(size.rows)
+            row.append(score_text(*less(size.rows, other.rows), digits=2) if compared else '')
         rows.append(row + [f'{text(panel.speedups(size))} ×' for panel in study.panels])
     head = ['method', 'size', 'runs', 'parameters', 'FLOPs', 'score', 'points lost']
+    head += [f'more than {against}'] if against else []
     head += [panel.title for panel in study.panels]
     notes = [note.format(engine=study.panels[0].engine) for note in NOTES]
     if all(panel.precision == 'float32' for panel in study.panels):
@@ -399,6 +420,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--times', default='', metavar='FILE,…', help='files of latency.py')
     parser.add_argument('--points', default='', metavar='FILE,…', help='files of points instead of --times')
     parser.add_argument('--networks', action='store_true', help='only print what is to be timed')
+    parser.add_argument(
+        '--against',
+        metavar='LABEL',
+        help='of one task: a method as the table calls it; how many points the others score more',
+    )
     parser.add_argument('--engine', default='mxnet', help='whose times are drawn [default: mxnet]')
     parser.add_argument('--shape', default='8x128', help='of several tasks [default: 8x128]')
     parser.add_argument('--precision', default='float32', choices=PRECISIONS, help='of several tasks')
@@ -428,7 +454,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             figure = draw([(study, panel) for study in studies], columns=2, together=True)
         else:
             (study,) = studies
-            write_file(staged / 'table.md', page_of(study).encode())
+            write_file(staged / 'table.md', page_of(study, arguments.against).encode())
             columns = len({panel.shape for panel in study.panels})
             figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
             print('\n'.join(sentences(study)))

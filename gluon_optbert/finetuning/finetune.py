@@ -85,8 +85,8 @@ def _run_seed(
         objective.heldout_scores = {}  # they were another network's
     # There are no held-out scores either where the last step was done before resuming.
     heldout: Mapping[str, np.ndarray] = objective.heldout_scores or objective.scores(exercise.heldout)
-    right = {name: exercise.right(name, own) for name, own in heldout.items()}
-    marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
+    found = {name: exercise.marks(name, own) for name, own in heldout.items()}
+    marks = {name: own for name, own in found.items() if own is not None}
     epochs = progress.epochs or ()
     chosen = next(epoch for epoch in epochs if epoch.step == kept)
     record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, marks or None)

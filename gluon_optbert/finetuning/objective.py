@@ -71,13 +71,13 @@ class Exercise:
         """The measurement that decides, ``dev/accuracy``."""
         return f'{next(iter(self.heldout))}/{self.metric}'
 
-    def right(self, name: str, scores: np.ndarray) -> np.ndarray | None:
-        """Instances of a held-out set that its scores answer right, shape (instances,); None where it is no
-        accuracy that decides.
+    def marks(self, name: str, scores: np.ndarray) -> str | None:
+        """Of a held-out set, 1 for every instance that its scores answer right, 0 for every other; None where
+        it is no accuracy that decides.
         """
         if self.metric != 'accuracy':
             return None
-        return scores.argmax(axis=1) == self.heldout[name].labels
+        return ''.join('01'[int(one)] for one in scores.argmax(axis=1) == self.heldout[name].labels)
 
 
 def data_directory(

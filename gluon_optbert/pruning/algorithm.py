@@ -43,14 +43,14 @@ from ..runs.display import doing
 from ..runs.files import read_json, running, sha256, write_file, write_json
 from ..runs.limits import read_npz
 from ..runs.machine import ORIGIN, note_origin
-from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress, TaskScores
+from ..runs.progress import CUT, GATES, RECOVERY, Progress, TaskScores
 from ..runs.run_directory import RunDirectory, State
 from ..training.distributed import Workers
 from ..training.loop import Reporter
 from .doubts import doubts
 from .gate_training import TrainedGates, train_alphas
 from .methods import METHODS, Cut, relative
-from .objectives import PretrainingObjective, PruningObjective, compare_embeddings
+from .objectives import Known, PretrainingObjective, PruningObjective, compare_embeddings
 from .recipe import (
     ALPHAS,
     GRADIENTS,
@@ -338,17 +338,14 @@ def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel) -> SavedModel:
     return run.write(FITTED, fitted)
 
 
-_Known = tuple[SavedModel, Measured | None]  # a network, and what it comes to on held-out data
-
-
-def difference_errors(run: Run, changes: Mapping[str, tuple[_Known, _Known]]) -> dict[str, float]:
+def difference_errors(run: Run, changes: Mapping[str, tuple[Known, Known]]) -> dict[str, float]:
     """The standard errors of what steps changed, taken instance by instance; of changes that may be chance by
     the errors of what was measured before and after them.
     """
     errors = {
-        step: run.objective.difference_error(one, other)
-        for step, ((one, before), (other, after)) in changes.items()
-        if unclear_below(before, after) is not None
+        step: run.objective.difference_error(*networks)
+        for step, networks in changes.items()
+        if unclear_below(*(measured for _, measured in networks)) is not None
     }
     return {step: error for step, error in errors.items() if error is not None}
 

@@ -52,6 +52,7 @@ from .trimming import trim
 if TYPE_CHECKING:  # the recipe lists the methods, which read objectives
     from .recipe import PruneRecipe, PruningRecipe
 
+Known = tuple[SavedModel, Measured | None]  # a network, and what it comes to on held-out data
 EMBEDDED = 512  # held-out instances whose embeddings are compared
 
 
@@ -211,8 +212,8 @@ class PruningObjective:
         """Measurement of a network on held-out data; None if there is nothing to measure."""
         raise NotImplementedError
 
-    def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
-        """The standard error of the difference of what `evaluate` measures of two networks, where both are
+    def difference_error(self, one: Known, other: Known) -> float | None:
+        """The standard error of the difference of what `evaluate` measured of two networks, where both are
         compared instance by instance; None if they are not.
         """
         return None
@@ -341,8 +342,8 @@ class PretrainingObjective(PruningObjective):
     def evaluate(self, saved: SavedModel) -> HeldOut | None:
         return None if self._untrained else self._losses(saved).measured
 
-    def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
-        return difference(self._losses(one), self._losses(other), self.workers)[1]
+    def difference_error(self, one: Known, other: Known) -> float | None:
+        return difference(self._losses(one[0]), self._losses(other[0]), self.workers)[1]
 
     def _losses(self, saved: SavedModel) -> Losses:
         """Of every held-out instance; those of the networks that were measured last are still known."""

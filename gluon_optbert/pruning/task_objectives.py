@@ -15,7 +15,7 @@ from ..finetuning.objective import Exercise, FineTuning, in_labels_of, labels_re
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
-from ..runs.progress import TaskScores, difference_error
+from ..runs.progress import TaskScores, paired_error
 from ..runs.recipe import fill, to_dict
 from ..tasks.own_data import OwnData
 from ..tasks.scoring import squad_version
@@ -25,6 +25,7 @@ from ..training.distributed import Workers
 from ..training.objective import Phase
 from .algorithm import run_algorithm
 from .features_objective import FeaturesObjective, Scored
+from .objectives import Known
 from .recipe import SENTENCES, TaskPruneRecipe
 from .sentence_objective import SentenceObjective
 
@@ -44,13 +45,14 @@ class TaskTraining(Scored, FineTuning):
 
     def measured(self, scores: Mapping[str, float]) -> TaskScores:
         """The standard error is known of a share of right answers."""
-        exercise = self._exercise
-        metric, instances = exercise.decisive, exercise.samples[next(iter(exercise.heldout))]
+        exercise, name = self._exercise, next(iter(self._exercise.heldout))
+        metric, instances = exercise.decisive, exercise.samples[name]
         error = None
         if exercise.metric == 'accuracy':
             share = scores[metric] / 100
             error = 100 * math.sqrt(max(0.0, share * (1 - share)) / instances)
-        return TaskScores(dict(scores), metric, instances, error, exercise.majority.get(metric))
+        marks = exercise.marks(name, self.heldout_scores[name])
+        return TaskScores(dict(scores), metric, instances, error, exercise.majority.get(metric), marks)
 
 
 class TaskDistillation(TaskTraining, TaughtFineTuning):
@@ -138,14 +140,10 @@ class TaskObjective(FeaturesObjective):
         training = self.labelled(self._fixed(saved), phase)
         return training.measured(training.evaluate(phase))
 
-    def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
+    def difference_error(self, one: Known, other: Known) -> float | None:
         """Of an accuracy, in percentage points; None for other scores, which are no means over instances."""
-        if self._exercise.metric != 'accuracy':
-            return None
-        name, phase = next(iter(self._exercise.heldout)), self.recipe.phase('evaluation', 0)
-        trainings = (self.labelled(self._fixed(saved), phase) for saved in (one, other))
-        scores = [training.scores({name: self.heldout})[name] for training in trainings]
-        return difference_error(*(self._exercise.right(name, own) for own in scores))
+        marks = ([measured.right or ''] if measured else [] for _, measured in (one, other))
+        return paired_error((), *marks)
 
 
 def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> GlueRecipe | SquadRecipe:

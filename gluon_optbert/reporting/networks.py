@@ -255,9 +255,9 @@ class Score:
     """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent.
 
     A score that a pruning run measured has as `start` that of the network that went into this run. An
-    accuracy of fine-tuning may have `right`, a text for each seed: 1 for every held-out instance that was
-    answered right, 0 for every other; one of fine-tuning has `made`, the settings and numbers of instances
-    that it was made with.
+    accuracy may have `right`, a text for each seed: 1 for every held-out instance that was answered right, 0
+    for every other; one of fine-tuning has `made`, the settings and numbers of instances that it was made
+    with.
     """
 
     mean: float
@@ -389,7 +389,9 @@ def _measured(run: Run, place: int) -> Measured:
     scores, loss = {}, None
     if isinstance(row.recovered, TaskScores):
         start = value_of(run.rounds[0].recovered)
-        scores[run.quantity] = Score(row.recovered.value, majority=row.recovered.majority, start=start)
+        right = (row.recovered.right,) if row.recovered.right else ()
+        majority = row.recovered.majority
+        scores[run.quantity] = Score(row.recovered.value, majority=majority, start=start, right=right)
     elif row.recovered is not None:
         loss = row.recovered.mlm_loss
     return Measured(run.label, row.architecture, run.path / f'round-{row.round}' / 'model', loss, scores)

@@ -349,10 +349,18 @@ def _of_model(path: Path) -> list[Section]:
     facts = {
         'parameters of embeddings and encoder': int(ParameterCost().cost(architecture)),
         'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),
-        **(progress if isinstance(progress, dict) else {'progress': progress}),
+        **(_without_marks(progress) if isinstance(progress, dict) else {'progress': progress}),
     }
-    facts.pop('right', None)  # of fine-tuning, a mark for every instance
     return [('Size and accuracy', values(facts)), ('Widths', _widths(architecture))]
+
+
+def _without_marks(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, without the marks of every instance."""
+    return {
+        name: _without_marks(value) if isinstance(value, Mapping) else value
+        for name, value in measured.items()
+        if name != 'right'
+    }
 
 
 def _of_metrics(path: Path, label: str) -> list[Section]:

@@ -172,6 +172,8 @@ class TaskScores(Record):
         Of the deciding score, in percentage points; None where it is not known.
     majority : float, optional
         The deciding score of one answer to all, in percent; None where it is not known.
+    right : str, optional
+        Where an accuracy decides: 1 for every instance that was answered right, 0 for every other.
     """
 
     scores: Mapping[str, Number]
@@ -179,6 +181,7 @@ class TaskScores(Record):
     instances: StrictInt
     standard_error: Number | None = None
     majority: Number | None = None
+    right: str | None = None
 
     @pydantic.model_validator(mode='after')
     def _metric_is_a_score(self) -> TaskScores:

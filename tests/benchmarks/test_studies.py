@@ -115,11 +115,11 @@ def test_speed_of_a_task_is_told_drawn_and_made_again_of_its_points(tmp_path):
     times = times_of(tmp_path / 'times.json', (BASE, SMALL), (8.0, 4.0))
     said = made('plot_tasks.py', *runs, '--times', times, '--output', tmp_path / 'plot')
     assert said.splitlines()[0] == (
-        'At 8 sequences of 128 tokens in float32, trained gates are 2.0 times as fast for 0.8 points ± 0.3 '
+        'At 8 sequences of 128 tokens in float32, trained gates are 2.0 times as fast for 0.8 points ± 0.2 '
         '(50 % of the FLOPs, 2 runs).'
     )
     table = (tmp_path / 'plot' / 'table.md').read_text()
-    assert '| 89.20 ± 0.28 | 0.80 ± 0.28 | 2.00 ± 0.00 × |' in table and 'random units' in table
+    assert '| 89.20 ± 0.28 | 0.80 ± 0.20 | 2.00 ± 0.00 × |' in table and 'random units' in table
     points = tmp_path / 'plot' / 'points.json'
     made('plot_tasks.py', '*', '--points', points, '--output', tmp_path / 'again')
     assert (tmp_path / 'again' / 'table.md').read_text() == table
@@ -127,6 +127,22 @@ def test_speed_of_a_task_is_told_drawn_and_made_again_of_its_points(tmp_path):
     assert pictures[0] == pictures[1]
     made('plot_tasks.py', 'gates-*', '--points', f'{points},{points}', '--output', tmp_path / 'both')
     assert (tmp_path / 'both' / 'speed.png').stat().st_size > 1000
+
+
+def test_several_rounds_are_a_method_and_scores_are_compared_instance_by_instance(tmp_path):
+    all_right, one, three = '1' * 10, '1' * 6 + '0' * 4, '1' * 7 + '0' * 3
+    runs = [
+        write_task_run(tmp_path / name, (BASE, *cut), (all_right, *scores), method='fisher', cut=[50] * 3)
+        for name, cut, scores in (('one', [SMALL], [one]), ('three', [SMALL] * 3, [three] * 3))
+    ]
+    times = times_of(tmp_path / 'times.json', (BASE, SMALL), (8.0, 4.0))
+    words = [*runs, '--times', times, '--against']
+    made('plot_tasks.py', *words, 'Fisher scores, with training', '--output', tmp_path / 'plot')
+    lines = (tmp_path / 'plot' / 'table.md').read_text().splitlines()
+    ((_, lost, more),) = [line.split(' | ')[5:8] for line in lines if '| Fisher scores, 3 rounds' in line]
+    errors = [100 * (share * (1 - share) / 9) ** 0.5 for share in (0.3, 0.1)]  # of instances that changed
+    assert (lost, more) == (f'30.00 ± {errors[0]:.2f}', f'10.00 ± {errors[1]:.2f}')
+    assert 'no method is called' in refused(f'{ROOM}/plot_tasks.py', *words, 'x', '--output', tmp_path / 'no')
 
 
 def test_networks_to_time_are_each_printed_once_in_both_precisions(tmp_path):

@@ -234,14 +234,17 @@ def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(recipe_
         right.append(training.scores({'dev': features})['dev'].argmax(axis=1) == features.labels)
     p, q, n = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum()), len(features)
     assert p and q and p != q
-    error = objective.difference_error(one, other)
+    known, changed = ((saved, objective.evaluate(saved)) for saved in (one, other))
+    error = objective.difference_error(known, changed)
     assert error == pytest.approx(100 * ((p + q - (p - q) ** 2 / n) / (n - 1) / n) ** 0.5)
-    assert objective.difference_error(one, one) == 0.0
-    scores = objective.evaluate(one), objective.evaluate(other)
-    assert scores[1].value - scores[0].value == pytest.approx(100 * (p - q) / n)
+    assert objective.difference_error(known, known) == 0.0
+    assert [one == '1' for one in changed[1].right] == right[1].tolist()
+    assert changed[1].value - known[1].value == pytest.approx(100 * (p - q) / n)
     one = read_model(models['STS-B'])  # other scores are no means over instances
     recipe = recipe_of('STS-B')
-    assert TaskObjective(recipe, one, Workers()).difference_error(one, one) is None
+    objective = TaskObjective(recipe, one, Workers())
+    known = one, objective.evaluate(one)
+    assert known[1].right is None and objective.difference_error(known, known) is None
 
 
 @pytest.mark.parametrize('scores, kept', [((90, 80, 70), 'shrunk'), ((90, 80, 80), 'reconstructed')])
