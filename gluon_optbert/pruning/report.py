@@ -210,6 +210,8 @@ def readable(
         columns['reconstructed'] = 'after_reconstruction'
     if recipe.recovers:
         columns['recovered'] = 'recovered'
+    if first is None:  # nothing but states was measured
+        columns = {}
     measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
     least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
     template = markdown_template(TEMPLATE, digits=_digits, shown=_cell, widths=widths_line)

@@ -61,6 +61,13 @@ def test_page_says_what_a_difference_has_to_be(tmp_path):
     assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
 
 
+def test_page_of_states_alone_has_no_column_of_losses(tmp_path):
+    row = Round(1, 1000, 1000, network(), state_difference=0.25)
+    lines = readable([row], recipe_for(tmp_path, tmp_path, tmp_path / 'run', labels='none')).splitlines()
+    head, _, cells = (line.split(' | ')[3:5] for line in lines if line.startswith('|'))
+    assert head == ['difference of the states', 'h'] and cells[0] == '0.250'
+
+
 def test_changes_of_a_round_are_taken_instance_by_instance(pruned, shards_directory, tmp_path, caplog):
     """So little training changes the loss by much less than the loss is uncertain, and yet for certain."""
     with caplog.at_level(logging.WARNING):
