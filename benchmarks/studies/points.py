@@ -106,6 +106,8 @@ def run_of(path: Path) -> dict[str, Any]:
         found = {'sha256': weights_checksum(place / 'model')}
         found |= {name: read_if_there(place / f'{name}.json') for name in ('gates', 'embeddings')}
         row |= {name: value for name, value in found.items() if value is not None}
+        for stage in ('before', 'after_cut', 'after_reconstruction'):
+            (row.get(stage) or {}).pop('right', None)  # only of the network that came out
     values = {**_logged(path), 'rounds': rounds}
     if (path / 'seconds.txt').is_file():  # seconds and exit status, a line for each time that it was begun
         lines = (path / 'seconds.txt').read_text(encoding='utf-8').splitlines()
