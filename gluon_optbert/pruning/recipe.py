@@ -47,7 +47,7 @@ _AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds',
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
-_AFTER += ('log_every', 'checkpoint_every', 'keep')
+_AFTER += ('log_every', 'checkpoint_every', 'keep', 'recover_after')
 _OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
@@ -69,7 +69,13 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             'split_half',
         ),
         'repairs': ('rotate_heads', 'reconstruct'),
-        'recovery': ('minutes', 'word_embeddings', 'keep_best', *WeightRecipe.GROUPS['weights']),
+        'recovery': (
+            'recover_after',
+            'minutes',
+            'word_embeddings',
+            'keep_best',
+            *WeightRecipe.GROUPS['weights'],
+        ),
         'teacher': (*TeacherRecipe.OF_TEACHER, 'gate_teacher'),
         'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
         'machine': WeightRecipe.GROUPS['machine'],
@@ -173,6 +179,11 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
         'network that recovery learns from, in addition to the labels: parent (the network before pruning) '
         'or a model directory',
         None,
+    )
+    recover_after: Literal['every', 'last'] = option(
+        'the rounds that recovery follows: every one, or the last alone, with the steps or minutes of one. '
+        'The rounds before it cut, and fit with --reconstruct',
+        'every',
     )
     minutes: PositiveFloat | None = option(
         'how long recovery of a round may take, in place of a number of steps: some steps are timed, and as '
@@ -489,6 +500,8 @@ class TaskPruneRecipe(
         problems = super().problems()
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')
+        if self.recover_after != 'every' and not self.recovers:
+            problems.append('recover_after is about recovery, and steps is 0')
         if self.trim_count > 1 and not self.trim:
             problems.append('trim_count is about the text of trim, which is not given')
         if self.task == SENTENCES and self.data is None:

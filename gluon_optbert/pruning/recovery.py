@@ -29,7 +29,7 @@ def fit_is_worse(
     """
     if not run.recipe.keep_best:
         return False
-    if run.recipe.recovers and run.objective.states_alone:
+    if run.recovers and run.objective.states_alone:
         phase = run.phase(RECOVERY)
         trainings = (_training(run, saved, phase) for saved in networks)
         before, after = (training.loss_of(training.evaluate(phase)) for training in trainings)
@@ -58,7 +58,7 @@ def recover(run: Run, start: SavedModel, measured: Measured | None) -> tuple[Par
         where this is not the last one.
     """
     recipe, objective, states = run.recipe, run.objective, run.directory / 'recovery-states'
-    if not recipe.recovers:
+    if not run.recovers:
         return start.parameters, Progress(step=0).updated(**_fields(measured))
     if recipe.minutes is not None:
         plan_recovery(run, start)

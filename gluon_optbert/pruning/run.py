@@ -63,6 +63,15 @@ class Run:
         """Which round of how many, for people."""
         return f'round {self.number}/{len(self.recipe.shares())}'
 
+    @property
+    def recovers(self) -> bool:
+        """Whether the network is trained after the cut of the round."""
+        return self._recovers(self.number)
+
+    def _recovers(self, number: int) -> bool:
+        last = number == len(self.recipe.shares())
+        return self.recipe.recovers and (last or self.recipe.recover_after == 'every')
+
     def doing(self, what: str) -> Display:
         """What is said while a part of the round takes long."""
         return doing(f'{self.place} | {what}', quiet=not self.workers.first)
@@ -78,6 +87,8 @@ class Run:
 
     def _recovery_steps(self, number: int) -> int:
         """Of a round; with minutes those that were planned for it, and 0 before that."""
+        if not self._recovers(number):
+            return 0
         if self.recipe.minutes is None:
             return self.steps[1]
         path = self.directory.with_name(f'round-{number}') / PLAN

@@ -29,7 +29,7 @@ MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')  # of pre-training, in t
 ALIKE = (
     *('shards', 'data', 'labels', 'limit', 'max_length', 'evaluation_limit', 'alpha_steps', 'steps'),
     *('recovery_steps', 'minutes', 'rounds', 'batch_size', 'batch_tokens', 'optimizer', 'learning_rate'),
-    *('teacher', 'trim', 'method'),
+    *('recover_after', 'teacher', 'trim', 'method'),
 )
 _IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 

@@ -54,3 +54,15 @@ def test_every_round_says_how_long_its_network_was_trained(pruned, tmp_path):
     came_out = [read_model(tmp_path / 'run' / f'round-{number}' / 'model').progress for number in range(3)]
     assert [progress.trained_steps for progress in came_out] == [130, 132, 134]
     assert [progress.next_batch for progress in came_out] == [135, 137, 139]  # those of the heads were read
+
+
+def test_recovery_may_follow_the_last_round_alone(pruned, tmp_path):
+    more = {**SHORT, 'targets': (0.9, 0.8), 'recovery_steps': 2, 'recover_after': 'last', 'keep_best': False}
+    pruned(model=write_saved_model(tmp_path / 'start', progress={'step': 30}), **more)
+    places = [tmp_path / 'run' / f'round-{number}' for number in (1, 2)]
+    for place, trained in zip(places, (0, 2)):
+        cut, model = (read_model(place / name) for name in ('shrunk', 'model'))
+        same = all(np.array_equal(value, model.parameters[name]) for name, value in cut.parameters.items())
+        assert same == (not trained) and model.progress.trained_steps == 30 + trained
+    first, last = (read_model(place / 'model').progress for place in places)
+    assert first.measured == first.after_cut and last.next_batch == 30 + 2
