@@ -28,7 +28,8 @@ from gluon_optbert.architecture.parameters import LETTERS, network_shapes
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
-from gluon_optbert.pruning.repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
+from gluon_optbert.pruning.recipe import FIT_TOKENS
+from gluon_optbert.pruning.repairs import TOKENS_TO_ROTATE, reconstruct, rotated, tokens_wanted
 from gluon_optbert.pruning.run import LEAST_TEXT
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -88,7 +89,7 @@ def end_of_round(
         return result
 
     if repairs:
-        text = text_of(architecture, TOKENS_PER_INPUT * architecture.h)
+        text = text_of(architecture, TOKENS_TO_ROTATE * architecture.h)
         timed('rotate', lambda: rotated(whole, text, workers))
     selection = timed(
         'select',
@@ -99,7 +100,7 @@ def end_of_round(
     )
     cut = SavedModel(narrower, smaller, whole.vocabulary, {}, Progress(step=1))
     if repairs:
-        text = text_of(narrower, tokens_wanted(cut))
+        text = text_of(narrower, tokens_wanted(cut, FIT_TOKENS))
         cut = timed('reconstruct', lambda: reconstruct(whole, cut, selection, text, workers=workers))
     timed('write', lambda: write_model(directory, cut, replace=True))
     return {**seconds, 'all': sum(seconds.values())}

@@ -63,7 +63,7 @@ from .recipe import (
     unreachable,
 )
 from .recovery import fit_is_worse, recover
-from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
+from .repairs import TOKENS_TO_ROTATE, reconstruct, rotated, tokens_wanted
 from .report import (
     EMBEDDINGS,
     FORGOTTEN,
@@ -213,7 +213,7 @@ def rotate(run: Run, current: SavedModel) -> SavedModel:
         return current
     if there := run.read(ROTATED):
         return there
-    text = run.text(TOKENS_PER_INPUT * current.architecture.h)
+    text = run.text(TOKENS_TO_ROTATE * current.architecture.h)
     with run.doing('rotating heads'):
         return run.write(ROTATED, rotated(current, text, run.workers))
 
@@ -332,7 +332,8 @@ def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel) -> SavedModel:
     """The cut network, with its layers fitted to those before the cut."""
     if there := run.read(FITTED):
         return there
-    chosen, text = read_selection(run.directory / SELECTION), run.text(tokens_wanted(shrunk))
+    wanted = tokens_wanted(shrunk, run.recipe.fit_tokens)
+    chosen, text = read_selection(run.directory / SELECTION), run.text(wanted)
     with run.doing('fitting layers'):
         fitted = reconstruct(current, shrunk, chosen, text, workers=run.workers)
     return run.write(FITTED, fitted)

@@ -37,6 +37,7 @@ SCORES = 'scores.npz'  # by which its units are ranked
 GRADIENTS = 'gradients.npz'  # from which its scores are made whatever its target
 ROTATED = 'rotated'  # the network that they rank, where its heads were rotated
 BATCHES = 64  # that units are ranked on, where no gates are trained
+FIT_TOKENS = 40
 BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
 
 _TIMED = 'the steps follow from the minutes, or are stated'
@@ -47,7 +48,7 @@ _AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds',
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
-_AFTER += ('log_every', 'checkpoint_every', 'keep', 'recover_after')
+_AFTER += ('log_every', 'checkpoint_every', 'keep', 'recover_after', 'fit_tokens')
 _OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
@@ -68,7 +69,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             *('alpha_overlap', 'alpha_learning_rate', 'alpha_optimizer', 'h_gate', 'relative_gates'),
             'split_half',
         ),
-        'repairs': ('rotate_heads', 'reconstruct'),
+        'repairs': ('rotate_heads', 'reconstruct', 'fit_tokens'),
         'recovery': (
             'recover_after',
             'minutes',
@@ -175,6 +176,11 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
         'after every cut, fit each layer to the output of the uncut layer, by least squares on training text',
         False,
     )
+    fit_tokens: PositiveInt = option(
+        'tokens that reconstruct reads, for each input of the widest product that is fitted; with few of '
+        'them, which is faster, the layers fit the noise of the text',
+        FIT_TOKENS,
+    )
     teacher: str | None = option(
         'network that recovery learns from, in addition to the labels: parent (the network before pruning) '
         'or a model directory',
@@ -227,6 +233,8 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             problems.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
             )
+        if not self.reconstruct and not self.is_default('fit_tokens'):
+            problems.append('fit_tokens is about reconstruct')
         if method.only and self.prune != method.only:
             problems.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):

@@ -43,16 +43,16 @@ from ..runs.display import tracked
 from ..text.batches import Batch
 from ..training.distributed import Workers
 
-TOKENS_PER_INPUT = 10  # of the widest product
+TOKENS_TO_ROTATE = 10  # for each hidden unit
 
 Values = Callable[[int], np.ndarray]  # of the tokens of a batch, by its number: shape (length * batch, units)
 
 
-def tokens_wanted(model: SavedModel) -> int:
-    """Number of tokens that reconstructing a cut network reads: ten for each input of its widest product."""
+def tokens_wanted(model: SavedModel, per_input: int) -> int:
+    """Number of tokens that reconstructing a cut network reads: some for each input of its widest product."""
     architecture = model.architecture
     widest = max(max(dims.a * dims.v, dims.f) for dims in architecture.layers)
-    return TOKENS_PER_INPUT * max(architecture.h, widest)
+    return per_input * max(architecture.h, widest)
 
 
 def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) -> dict[str, np.ndarray]:
@@ -302,8 +302,7 @@ def reconstruct(
     selection : Selection
         The units of `whole` that stayed.
     batches : list of Batch
-        This worker's share of the text. Ten tokens for every input of the widest product are enough
-        (`tokens_wanted`).
+        This worker's share of the text, over all workers `tokens_wanted`.
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
 

@@ -188,7 +188,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 }
 # fields of `PruneRecipe` that the paper does not have; a row has them by its maker, never by the user's file
 BEYOND_THE_PAPER = ('rotate_heads', 'reconstruct', 'teacher', 'gate_teacher', 'relative_gates')
-BEYOND_THE_PAPER += ('recover_after',)
+BEYOND_THE_PAPER += ('fit_tokens', 'recover_after')
 
 
 @dataclasses.dataclass(frozen=True)
