@@ -80,8 +80,10 @@ def task_of_file(
     If the header has the columns of a task of GLUE, or text, label and perhaps pair, the texts and the label
     are those. Else it has one column of text or two, and the last one of labels. Where they are known, `text`
     has the columns of texts, `kind` is that of the head, and `label` names the column of the labels, or with
-    commas between those of zeros and ones, of which each is a label. FileNotFoundError or ValueError if there
-    is no such file, or it has other columns, no labels, or fewer than two.
+    commas between those of zeros and ones, of which each is a label. If one is known, the other has its usual
+    name; else the labels are the last column, and texts are all columns without labels, one or two.
+    FileNotFoundError or ValueError if there is no such file, or it has other columns, no labels, or fewer
+    than two.
     """
     path = Path(path)
     if is_tagged(path):
@@ -91,14 +93,14 @@ def task_of_file(
     several = tuple(label.split(',')) if label else ()
     table = read_table(path, [*text, *several])
     header = table.columns
-    if len(several) > 1:
-        fields = tuple(text) or known_texts(header)
-        return task_of_head(_head(path, 'multi_label', several, (*fields, label)), path)
-    known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
-    fitting = [columns for columns in known if set(columns) <= set(header)]
-    if text and len(header) == len(text) + 1:
-        fitting.append((*text, *(name for name in header if name not in text)))
-    columns = max(fitting, key=len, default=header)
+    known = [(tuple(text) or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
+    fitting = [columns for columns in known if {*columns} - {label} <= {*header}]
+    rest = tuple(name for name in header if name not in (*text, *several))
+    if label and not (text or fitting):
+        fitting.append((*rest, label))
+    elif text and rest and not (label or fitting) and (len(rest) == 1 or rest[-1] == header[-1]):
+        fitting.append((*text, rest[-1]))
+    columns = max(fitting, key=len, default=() if text else header)
     if not fitting and header[-1] in {field for one in known_columns() for field in one[:-1]}:
         raise ValueError(
             f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
@@ -110,6 +112,10 @@ def task_of_file(
             f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
+    if len(several) > 1:
+        if kind not in (None, 'multi_label'):
+            raise ValueError(f'{path}: each of the columns {label} is a label, and --kind says {kind}')
+        return task_of_head(_head(path, 'multi_label', several, columns), path)
     head = head_of_table(table, columns, kind)
     if not (fitting or label) and _is_label(columns[-1], head):
         raise ValueError(

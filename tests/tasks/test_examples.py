@@ -169,6 +169,40 @@ def test_file_with_a_header_is_read_by_its_columns(tmp_path, header, fields, lab
 
 
 @pytest.mark.parametrize(
+    'header, flags, fields, label',
+    [
+        ('subject,body,verdict', {'text': ['body']}, ('body',), 'verdict'),
+        ('id,subject,body,verdict', {'text': ['subject', 'body']}, ('subject', 'body'), 'verdict'),
+        ('verdict,body', {'text': ['body']}, ('body',), 'verdict'),
+        ('verdict,body', {'label': 'verdict'}, ('body',), 'verdict'),
+        ('verdict,subject,body', {'label': 'verdict'}, ('subject', 'body'), 'verdict'),
+        ('id,text,verdict', {'label': 'verdict'}, ('text',), 'verdict'),
+        ('body,label,more', {'text': ['body']}, ('body',), 'label'),
+        ('comment,rude,loud', {'label': 'rude,loud'}, ('comment',), 'rude,loud'),
+    ],
+)
+def test_columns_that_are_named_are_taken(tmp_path, header, flags, fields, label):
+    rows = ['0,1,0,1', '1,0,1,0']
+    lines = [header, *(row[: 2 * len(header.split(',')) - 1] for row in rows)]
+    task = task_of_file(write(tmp_path / 'dev.csv', '\n'.join(lines)), **flags)
+    assert (task.fields, task.label) == (fields, label)
+
+
+@pytest.mark.parametrize(
+    'header, flags, said',
+    [
+        ('a,verdict,body', {'text': ['body']}, '--text and --label name them'),  # which of two has labels?
+        ('a,b,c,verdict', {'label': 'verdict'}, '--text and --label name them'),
+        ('text,rude,loud', {'label': 'rude,loud', 'kind': 'regression'}, '--kind says regression'),
+    ],
+)
+def test_flags_that_do_not_say_which_columns_are_meant_are_refused(tmp_path, header, flags, said):
+    path = write(tmp_path / 'dev.csv', f'{header}\n' + ','.join('0' for _ in header.split(',')))
+    with pytest.raises(ValueError, match=said):
+        task_of_file(path, **flags)
+
+
+@pytest.mark.parametrize(
     'text, said',
     [
         # of GLUE, to test on
