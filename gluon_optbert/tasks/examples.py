@@ -196,7 +196,7 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
     """The head that the labels in a table want.
 
     Numbers of which one has a fraction are the values of a regression, lists are several labels at a time;
-    all else are classes; ValueError if the labels do not say what they are.
+    all else are classes; ValueError if the labels do not say what they are, or two of them may be the same.
     """
     path, column = table.path, columns[-1]
     has_lists = any(isinstance(cell, list) for _, cell in table.column(column))
@@ -208,12 +208,14 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         if isinstance(cell, (list, dict)):
             raise ValueError(f'{path}: line {line} has {cell!r:.60} as {column!r}, and one label is wanted')
         cells.append(label_text(cell))
+    values: dict[str, Any]  # what each label means
     try:
         values = {cell: finite_number(cell) for cell in cells}
         labels = sorted(values, key=values.__getitem__)
         whole = all(value.is_integer() for value in values.values())
     except ValueError:
-        labels, whole = sorted({*cells} - {''}), None
+        values = {cell: cell.strip().casefold() for cell in cells if cell.strip()}
+        labels, whole = sorted(values), None
     if (
         kind is None
         and len(labels) > max(_MOST_LABELS, len(cells) / 2 if whole is None else 0)
@@ -224,6 +226,14 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         raise ValueError(
             f'{path}: {column!r} has {len(labels):,} different {what} in {len(cells):,} rows; say {ways}'
         )
+    first: dict[Any, str] = {}
+    for label in labels if kind is None and whole is not False else ():
+        other = first.setdefault(values[label], label)
+        if other != label:
+            raise ValueError(
+                f'{path}: {column!r} has the labels {other!r} and {label!r}, which may be the same; write '
+                'them alike, or say --kind classification if they are two'
+            )
     kind = kind or ('regression' if whole is False else 'classification')
     if kind == 'classification' and len(labels) == 1:
         raise ValueError(

@@ -83,6 +83,11 @@ def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
         ([str(i) for i in range(25)], None, 'say --kind regression or --kind classification'),
         ([f'word {i}' for i in range(25)], None, '25 different labels in 25 rows; say --label the column'),
         (['a', ''], None, 'a classification has two different labels or more'),
+        (['a', ' '], None, 'a classification has two different labels or more'),
+        (['bad', 'good', ' good'], None, "' good' and 'good', which may be the same"),
+        (['bad', 'Bad', 'good'], None, "'Bad' and 'bad', which may be the same"),
+        (['0', '1', '1.0'], None, "'1' and '1.0', which may be the same"),
+        (['bad', 'Bad', 'good'], 'classification', ('Bad', 'bad', 'good')),
     ],
 )
 def test_labels_say_what_they_are_or_the_flag_that_does(labels, kind, wanted):
