@@ -93,7 +93,8 @@ def read_table(
         rows = rows[1:]
     whole = [(line, row) for line, row in rows if len(row) == len(columns)]
     for line, row in rows:
-        if len(row) > len(columns) or len(row) < len(columns) and cut_with not in columns:
+        known = cut_with and cut_with in columns  # a column may have no name
+        if len(row) > len(columns) or len(row) < len(columns) and not known:
             raise ValueError(
                 f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
                 f'{", ".join(columns)}{wrong_separator(path, columns)}'
@@ -126,10 +127,17 @@ def wrong_separator(path: Path, header: Sequence[str]) -> str:
 
 
 def read_header(path: Path) -> list[str]:
-    """The cells of the first line of a file. The rest of the file is not read."""
+    """The cells of the first line of a file that is not blank. The rest of the file is not read."""
     with open(path, 'rb') as file:
-        line = file.readline().decode('utf-8-sig', errors='replace').rstrip('\r\n')
-    return next(csv.reader([line]), []) if path.suffix.lower() == '.csv' else line.split('\t')
+        lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in file)
+        line = next(filter(None, lines), '')
+    return next(_csv_reader(line), []) if path.suffix.lower() == '.csv' else line.split('\t')
+
+
+def _csv_reader(text: str, **options: bool) -> Iterator[list[str]]:
+    """A reader of cells of any length, of which 131,072 characters are the usual limit."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    return csv.reader(io.StringIO(text, newline=''), **options)
 
 
 def read_lines(path: Path) -> list[list[str]]:
@@ -143,7 +151,7 @@ def read_lines(path: Path) -> list[list[str]]:
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line that a record of a CSV file begins on, and its cells."""
-    reader, line = csv.reader(io.StringIO(decoded(path), newline=''), strict=True), 1
+    reader, line = _csv_reader(decoded(path), strict=True), 1
     try:
         for cells in reader:
             yield line, cells

@@ -38,6 +38,12 @@ def test_all_texts_of_all_files_are_learnt_from_once(tmp_path):
     assert not found.scored
 
 
+def test_blank_lines_above_a_header_are_no_header(tmp_path):
+    write(tmp_path, a__csv='\ntext,label\nseven,x\n', b__tsv='\n\nsentence1\tsentence2\tscore\np\tq\t1.5\n')
+    found = read_collection(tmp_path)
+    assert found.texts == ('seven',) and names_and_scores(found) == {'b': [1.5]}
+
+
 def test_a_table_called_dev_is_held_out_and_other_scores_are_not_read(tmp_path):
     write(
         tmp_path,

@@ -107,6 +107,11 @@ def test_columns_are_found_by_name_and_quotes_and_line_separators_are_what_they_
     assert examples.labels.tolist() == [1, 0] and examples.indices == ('0', '1')
 
 
+def test_cell_of_a_csv_may_be_as_long_as_a_book(tmp_path):
+    path = write(tmp_path / 'dev.csv', f'text,label\n{"a" * 200_000},x\nb,y\n')
+    assert len(read_examples(task_of_file(path), path).texts[0][0]) == 200_000
+
+
 def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
     path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n\n9\ty\n')
     examples = read_examples(find_task('SST-2'), path, labelled=False)
@@ -136,6 +141,7 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
         ('SST-2', 'dev.tsv', 'sentence\tlabel\na\tb\t1\n', 'line 2 has 3 cells, and 2 are wanted'),
         ('SST-2', 'dev.csv', 'sentence,label\n"a\nb",1\nc,d,0\n', 'line 4 has 3 cells, and 2 are wanted'),
         ('SST-2', 'dev.csv', 'sentence,label\nc,0\n"a,1\n', 'line 3: .* stands in quotes'),
+        ('SST-2', 'dev.csv', ',sentence,label\n0,a,1\n1,b\n', 'line 3 has 2 cells, and 3 are wanted'),
         ('SST-2', 'dev.tsv', 'sentence,label\na,1\n', 'commas found, tabs expected: call the file .csv'),
         ('SST-2', 'dev.csv', 'sentence;label\na;1\n', 'semicolons found, commas expected: save it with comm'),
         ('SST-2', 'dev.jsonl', '{"sentence": "a", "label": 1}\n{"sentence": "b"}', "line 2 has no 'label'"),
