@@ -49,15 +49,15 @@ def _of_classes(measure: str, **options: Any) -> Callable[[np.ndarray, np.ndarra
     return score
 
 
-MARKS = frozenset('BIOESLU')  # of a tag such as B-PER: begins an entity, goes on, is its end or all of it
+MARKS = frozenset('BIMOESLU')  # of a tag such as B-PER: begins an entity, goes on, is its end or all of it
 
 
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The entities in the tags of a sentence: kind, first word, and the word behind the last one.
 
-    Tags are those of IOB1, IOB2, IOBES or BILOU, and an entity that a tag goes on with begins there if none
-    of its kind stands before it, as the script of CoNLL-2000 counts. The kind is empty where all tags are
-    marks alone, such as B and I. Words in a row with one other tag than O are an entity, too.
+    Tags are those of IOB1, IOB2, IOBES, BMES or BILOU, and an entity that a tag goes on with begins there if
+    none of its kind stands before it, as the script of CoNLL-2000 counts. The kind is empty where all tags
+    are marks alone, such as B and I. Words in a row with one other tag than O are an entity, too.
     """
     found, kind, first, ends = [], None, 0, False
     alone = MARKS.issuperset(tags)

@@ -92,6 +92,8 @@ def test_every_word_is_tagged_once_however_long_its_sentence(sentences, longest)
         ('B-a I-a O B-a', [('a', 0, 2), ('a', 3, 4)]),
         ('I-a I-a B-a I-b', [('a', 0, 2), ('a', 2, 3), ('b', 3, 4)]),
         ('S-a B-a I-a E-a I-a', [('a', 0, 1), ('a', 1, 4), ('a', 4, 5)]),
+        ('B-a M-a E-a S-a', [('a', 0, 3), ('a', 3, 4)]),
+        ('B M E S', [('', 0, 3), ('', 3, 4)]),
         ('U-a B-a L-a', [('a', 0, 1), ('a', 1, 3)]),
         ('B B I O I', [('', 0, 1), ('', 1, 3), ('', 4, 5)]),  # of one kind, which has no name
         ('noun noun verb O', [('noun', 0, 2), ('verb', 2, 3)]),
@@ -103,7 +105,13 @@ def test_entities_of_tags(tags, wanted):
 
 
 @pytest.mark.parametrize(
-    'tags, metric', [('O B-a I-a', 'entity_f1'), ('O B I', 'entity_f1'), ('noun verb', 'tag_accuracy')]
+    'tags, metric',
+    [
+        ('O B-a I-a', 'entity_f1'),
+        ('O B I', 'entity_f1'),
+        ('B E M S', 'entity_f1'),
+        ('noun verb', 'tag_accuracy'),
+    ],
 )
 def test_the_metric_that_decides_follows_from_the_tags(tags, metric):
     assert usual_metrics(Head('token_classification', tuple(tags.split())))[0] == metric
