@@ -72,11 +72,18 @@ def read_sentences(path: Path, *, labelled: bool = True) -> list[Sentence]:
 def _of_columns(lines: Sequence[str], path: Path, labelled: bool) -> Iterator[Sentence]:
     words: list[str] = []
     tags: list[str] = []
+    width = 0  # columns of the sentence
     for number, line in enumerate([*lines, ''], 1):
         cells = line.split('\t') if '\t' in line else line.split()
         if line.strip() and cells[0] != '-DOCSTART-':
             if labelled and (len(cells) < 2 or not cells[-1].strip()):
                 raise ValueError(f'{path}: line {number} has no tag behind the word: {line!r:.60}')
+            width = width if words else len(cells)
+            if len(cells) != width:
+                raise ValueError(
+                    f'{path}: line {number} has {len(cells)} columns, the one above {width}: {line!r:.60}'
+                    '; take out lines of comments, and put tabs between columns where a word has a space'
+                )
             words.append(cells[0])
             tags.append(cells[-1])
         elif words:
@@ -93,7 +100,7 @@ def sentence_of(values: object, source: str, line: int = 0, labelled: bool = Fal
             if words and (not labelled or len(tags) == len(words)):
                 return Sentence(line, tuple(words), tuple(tags) if labelled else ())
     wanted = 'words and as many tags' if labelled else 'words'
-    raise ValueError(f'{source}: wanted an object with lists of {wanted}')
+    raise ValueError(f'{source}: wanted an object with lists of {wanted}, all text, found {values!r:.120}')
 
 
 def split_words(text: str) -> list[tuple[int, int]]:

@@ -39,9 +39,11 @@ def test_layouts_of_tagged_words_are_read_alike(name, content, tmp_path):
 def test_what_has_no_tag_for_a_word_is_refused(tmp_path):
     for name, content, said in (
         ('one.conll', 'ab B-town\nc\n', 'line 2 has no tag'),
+        ('one.conll', '# id 7 domain=en\nab B-town\n', 'line 2 has 2 columns, .* 4: .* comments'),
+        ('one.conll', '10\u00a0000 O\nab O\n', 'line 2 has 2 columns, .* 3: .* tabs'),
         ('one.conll', '\n\n', 'has no sentence'),
         ('one.jsonl', '{"words": ["ab"], "tags": []}', 'line 1: wanted an object with lists of words and as'),
-        ('one.jsonl', '{"words": ["ab"], "tags": [3]}', 'line 1: wanted'),
+        ('one.jsonl', '{"tokens": ["ab"], "ner_tags": [3]}', r'line 1: .* text, found .*\[3\]'),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=said):
