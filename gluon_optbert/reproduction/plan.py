@@ -29,7 +29,7 @@ from ..architecture.cost import ParameterCost
 from ..architecture.paper import load_table
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_directory
-from ..network.saved_model import SavedModel
+from ..network.saved_model import WEIGHTS, SavedModel
 from ..pruning.objectives import check_heads
 from ..pruning.recipe import PruneRecipe
 from ..runs.files import write_file, write_json
@@ -232,7 +232,7 @@ class Plan:
     def made(self, network: Network) -> bool:
         """Whether a network is there; with the report of the run, if it is the last one."""
         reported = network.round == 0 or network != self.siblings(network)[-1]
-        return self.model(network).is_dir() and (
+        return (self.model(network) / WEIGHTS).is_file() and (
             reported or (self.directory(network) / 'rounds.json').is_file()
         )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..finetuning.recipe import copy_path, result_path
 from ..finetuning.recipes import SquadRecipe, finetune_glue, finetune_squad
+from ..network.saved_model import WEIGHTS
 from ..pruning.algorithm import forget, prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import Display
@@ -119,8 +120,11 @@ def _make(plan: Plan, network: Network, workers: Workers) -> bool:
     recipe = plan.making(network)
     if isinstance(recipe, PruneRecipe):
         prune(recipe, workers=workers, until=network.round)
-    else:
-        pretrain(recipe, workers=workers)
+        return True
+    if workers.first:
+        shutil.rmtree(plan.model(network), ignore_errors=True)  # what `_tidy` left of it
+    workers.barrier(f'place {network.place}')
+    pretrain(recipe, workers=workers)
     return True
 
 
@@ -152,7 +156,7 @@ def _tidy(plan: Plan, network: Network) -> None:
         done = [number for number in made if number not in left and number != newest]
         forget(plan.directory(network), done if left else [0, *done])
     elif network.row.maker.kind == 'built':
-        (plan.model(network) / 'model.params').unlink(missing_ok=True)
+        (plan.model(network) / WEIGHTS).unlink(missing_ok=True)
 
 
 def _begun_cells(plan: Plan) -> Iterator[tuple[Network, str, Path]]:

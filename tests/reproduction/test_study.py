@@ -155,6 +155,23 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     assert apart.error == pytest.approx(100 * np.subtract(*right).std(ddof=1) / len(right[0]) ** 0.5)
 
 
+def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
+    def write(*tasks):
+        values = {**FILE, 'rows': {'BERT-ℓ': [1]}, 'sizes': [66]}
+        values['tasks'] = dict.fromkeys(tasks, FILE['tasks']['SST-2'])
+        recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))
+
+    write('SST-2')
+    run(plan(recipe))
+    first = scores_of(recipe.output)
+    write('SST-2', 'MNLI')
+    assert run(plan(recipe.replace(resume=True))) == 0
+    both = scores_of(recipe.output)
+    assert len(both) == 4 and first.items() <= both.items()
+    of_row = {sums for path, (sums, _) in both.items() if path.startswith('cells/bert-l-1')}
+    assert len(of_row) == 1  # the same network, bit for bit
+
+
 def test_a_difference_is_seen_from_two_standard_errors():
     verdicts = [Difference(mean, 1.0, 3).verdict for mean in (2.5, 1.5, -2.5)]
     assert verdicts == ['seen', 'undecided', 'the opposite']
