@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from ..architecture.named import bert_base
 from ..architecture.paper import load_table
 from ..runs.programs import named
 from ..runs.recipe import Recipe, RecipeError, Seed, option, read_yaml
-from .rows import BASE, MAKERS, TABLES, known_rows, slug_of, task_names
+from .rows import BASE, MAKERS, TABLES, known_rows, rows_at, size_name, slug_of, task_names
 
 
 class TableRecipe(Recipe):
@@ -117,6 +118,11 @@ class TableRecipe(Recipe):
 # settings that the file of a study has in their place
 _OF_A_TABLE = ('rows', 'tasks', 'seeds', 'epochs', 'learning_rates', 'scale', 'alpha_steps', 'recovery_steps')
 _OF_A_TABLE += ('scratch_steps', 'pruning', 'pretraining', 'glue', 'squad', 'squad1', 'squad2')
+# fields of further settings that nothing reads where the rest of a study says the same
+_SAID_BY_A_STUDY = {
+    'pruning': ('method', 'prune', 'target', 'targets', 'rounds', 'seed'),
+    'pretraining': ('architecture', 'steps', 'seed'),
+}
 
 
 class StudyTask(pydantic.BaseModel):
@@ -180,11 +186,44 @@ class StudyFile(pydantic.BaseModel):
         asked = {'row': [*study.rows], 'task': [*study.tasks]}
         asked['row'] += [row for task in study.tasks.values() for row in task.rows or () if row != BASE]
         unknown = [
-            f'{path}: there is no {what} {name!r}; there are {", ".join(sorted(known[what]))}'
+            f'there is no {what} {name!r}; there are {", ".join(sorted(known[what]))}'
             for what, names in asked.items()
             for name in names
             if name not in known[what]
         ]
-        if unknown:
-            raise RecipeError(unknown)
+        problems = unknown or study._left_out()
+        if problems:
+            raise RecipeError([f'{path}: {problem}' for problem in problems])
         return study
+
+    def _left_out(self) -> list[str]:
+        """What says something that no network, seed or cell would come of."""
+        problems = [f'rows.{name} has no seed of pruning' for name, seeds in self.rows.items() if not seeds]
+        listed = {'sizes': self.sizes, **{f'rows.{name}': seeds for name, seeds in self.rows.items()}}
+        problems += [f'{name} has a value twice' for name, one in listed.items() if len(one) > len({*one})]
+        for name, task in self.tasks.items():
+            known = {'rows': (BASE, *self.rows), 'sizes': self.sizes}
+            problems += [
+                f'tasks.{name}.{what} has {one!r}, and {what} only {", ".join(map(str, known[what]))}'
+                for what in known
+                for one in getattr(task, what) or ()
+                if one not in known[what]
+            ]
+        problems += [
+            f'{kind}.{name} is said by rows, sizes and scratch_steps; leave it out'
+            for kind, names in _SAID_BY_A_STUDY.items()
+            for name in names
+            if name in getattr(self, kind)
+        ]
+        published = [size_name(size) for size in self.sizes if size > 1]
+        if self.objective != 'parameters' and published:
+            problems.append(
+                f'sizes has {", ".join(published)}, which are of parameters, and the objective is '
+                f'{self.objective}; give shares of it, of 1 and less'
+            )
+        made = {name for name, _ in rows_at(self.rows, self.sizes, bert_base())}
+        return problems + [
+            f'rows.{name} has only the sizes that tables of the paper give it, and sizes has none of these'
+            for name in self.rows
+            if name not in made and self.sizes
+        ]

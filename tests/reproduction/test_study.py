@@ -199,6 +199,31 @@ def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
     assert len(error.value.problems) == 3  # sizes, tasks, foo
 
 
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'tasks': {'SST-2': {'rows': ['optBERT-h', 'base']}}}, "SST-2.*'optBERT-h'"),
+        ({'tasks': {'SST-2': {'sizes': [66, 67]}}}, 'SST-2.*67'),
+        ({'rows': {'optBERT-all': []}}, 'optBERT-all.*seed'),
+        ({'rows': {'optBERT-all': [1, 1]}}, 'optBERT-all.*twice'),
+        ({'sizes': [66, 66.0]}, 'sizes.*twice'),
+        ({'rows': {'BERT-ℓ': [1]}, 'sizes': [0.5]}, 'BERT-ℓ'),
+        ({'objective': 'flops'}, 'sizes.*flops'),
+        ({'pruning': {'rounds': 4}}, 'pruning.rounds'),
+        ({'pretraining': {'steps': 9}}, 'pretraining.steps.*scratch_steps'),
+    ],
+)
+def test_what_a_study_would_leave_out_without_a_word_is_refused(tmp_path, change, said):
+    fine = {'rows': {'optBERT-all': [1]}, 'sizes': [66], 'tasks': {'SST-2': {'rows': ['base']}}}
+    path = tmp_path / 'study.yaml'
+    path.write_text(yaml.safe_dump(fine))
+    StudyFile.read(path)
+    path.write_text(yaml.safe_dump({**fine, **change}))
+    with pytest.raises(RecipeError, match=said) as error:
+        StudyFile.read(path)
+    assert len(error.value.problems) == 1
+
+
 def test_estimate_says_what_is_left_and_counts_a_round_of_a_ladder_once(recipe):
     times = Times(None, None)
     times.seconds = dict.fromkeys([*MEASURES, 'SST-2', 'MNLI'], 1.0)
