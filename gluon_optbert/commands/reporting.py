@@ -182,7 +182,7 @@ def table(argv=None):
         written = write_study(recipe.output)
         print(f'wrote {len(written)} files; begin with {written[0]}')
     elif workers.first:
-        written = write_tables(recipe.output)
+        written = write_tables(recipe.output, recipe.table)
         print((recipe.output / 'table.md').read_text(encoding='utf-8'))
         following = line('optbert-report', recipe.output, '--output', 'report.html')
         print(f'wrote {", ".join(path.name for path in written)} in {recipe.output}\nnext: {following}')

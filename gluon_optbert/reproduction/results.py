@@ -350,9 +350,14 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def write_tables(output: Path) -> list[Path]:
-    """Make the tables and plots anew from the results so far; the files that were written."""
+def write_tables(output: Path, number: int | None = None) -> list[Path]:
+    """Make the tables and plots anew from the results so far; the files that were written; ValueError if
+    the table is another one than that of a number.
+    """
     results = read_results(output)
+    found = results.table.number
+    if number not in (None, found):
+        raise ValueError(f'{output} holds Table {found}; give --table {found}, or another --output')
     files = render(results)
     for name, content in files.items():
         write_file(output / name, content.encode('utf-8'))

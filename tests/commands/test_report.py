@@ -14,7 +14,7 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.commands import report as make_page
+from gluon_optbert.commands import report as make_page, table as make_table
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reproduction.rows import row_names, slug_of
@@ -113,20 +113,32 @@ def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
     assert text.index('2e-05') < text.index('60.25') < text.index(said)
 
 
-def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
-    table = load_table(8)
+def write_plan(path, table):
+    """The directory of a table of which nothing was run."""
     rows = [
         {'name': name, 'slug': slug_of(name), 'how': 'by hand', 'share': None, 'unreachable': None}
         for name in row_names(table)
     ]
     plan = dict(format=1, table=8, base='models/small', base_parameters=1234, rounds=2, alpha_steps=3)
     plan.update(alpha_steps_auto=False, recovery_steps=4, scale=1.0, seeds=[1, 2], rows=rows)
-    (tmp_path / 'table').mkdir()
-    (tmp_path / 'table' / 'plan.json').write_text(json.dumps(plan))
-    (tmp_path / 'table' / 'table.csv').write_text('long,form\n')
+    path.mkdir()
+    (path / 'plan.json').write_text(json.dumps(plan))
+    (path / 'table.csv').write_text('long,form\n')
+
+
+def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
+    table = load_table(8)
+    write_plan(tmp_path / 'table', table)
     text = report(tmp_path / 'table', output=tmp_path / 'page.html').text
     assert table.caption in text and 'not run' in text and '88.1' in text and 'long' not in text
     assert any('base of 1,234 parameters' in words for words in text)
+
+
+def test_another_table_than_the_one_that_was_asked_for_is_not_rendered(tmp_path, capsys):
+    write_plan(tmp_path / 'table', load_table(8))
+    assert make_table(['--table', '9', '--render', '--output', str(tmp_path / 'table')]) == 2
+    assert 'holds Table 8' in capsys.readouterr().err
+    assert (tmp_path / 'table' / 'table.csv').read_text() == 'long,form\n'
 
 
 def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):
