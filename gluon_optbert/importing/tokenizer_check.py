@@ -25,7 +25,7 @@ from ..text.tokenizer import (
     vocabulary_of,
     word_splitter,
 )
-from .vocabularies import TOKENIZER, tokens_beside
+from .vocabularies import TOKENIZER, check_lines, tokens_beside
 
 CONFIG, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
 AS_IS = 'as-is'
@@ -243,6 +243,7 @@ def _added(tokens: list[str], files: _Files, problems: list[str]) -> tuple[Added
     pieces = set(tokens if library is None else library.get_vocab(with_added_tokens=False))
     for file, token, number in _stated_tokens(files):
         name = token.content
+        check_lines([name], file)
         known = added.setdefault(name, token)
         if any(getattr(known, flag) != getattr(token, flag) for flag in _FLAGS) and number is not None:
             problems.append(f'the added token {name!r:.80} has other flags in {file}')

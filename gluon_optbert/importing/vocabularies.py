@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..runs.files import read_json, read_small
@@ -28,11 +30,20 @@ def tokens_beside(directory: Path, given: Path | None = None) -> tuple[list[str]
     else:
         read_small(path)  # for its limit
         return read_vocabulary(path, files=()).idx_to_token, path
-    if any(
-        character in '\n\r' or '\ud800' <= character <= '\udfff' for token in tokens for character in token
-    ):
-        raise ValueError(f'{path}: a token has a line break or half a surrogate pair, so it fits on no line')
+    check_lines(tokens, str(path))
     return tokens, path
+
+
+def check_lines(tokens: Iterable[str], source: str) -> None:
+    """Raise ValueError, with the source, if a token fits on no line of a vocabulary."""
+    for token in tokens:
+        if not token.strip(string.whitespace) or any(
+            character in '\n\r' or '\ud800' <= character <= '\udfff' for character in token
+        ):
+            raise ValueError(
+                f'{source}: the token {token!r:.80} is blank, or has a line break or half a surrogate pair, '
+                'so it fits on no line of a vocabulary'
+            )
 
 
 def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:

@@ -206,6 +206,8 @@ def test_added_tokens_are_read_from_every_file(tmp_path):
     for name, values, said in (
         ('added_tokens', {'HDMI': numbers, 'USB': numbers + 3}, "'USB' has number .*, and would be token"),
         ('special_tokens_map', {'cls_token': {'content': []}}, 'special_tokens_map.json: content must be'),
+        ('added_tokens', {'a\nb': numbers}, r"added_tokens.json.*'a\\nb'.*line"),
+        ('added_tokens', {'\n': numbers}, r"added_tokens.json.*'\\n'.*line"),
     ):
         with pytest.raises(ValueError, match=said):
             read_tokenizer(written(files, **{name: values}))
