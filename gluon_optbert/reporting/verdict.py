@@ -38,7 +38,7 @@ def base_of(networks: Sequence[Measured]) -> Measured | None:
     if len(networks) < 2:
         return None
     base = networks[0]
-    if base.label != 'base':
+    if all(network.base != base.label for network in networks):  # no run began with it
         base = max(networks, key=lambda network: network.parameters)
     return base if any(network.parameters < base.parameters for network in networks) else None
 

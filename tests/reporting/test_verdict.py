@@ -236,6 +236,8 @@ def test_results_and_models_alone_are_compared_with_the_largest():
     networks = with_result(networks, 'large', result(BASE, 80.0))
     assert base_of(networks).label == 'large' and 'small has ' in verdict(networks)
     assert 'No task was scored on both' in verdict(networks)
+    named_base = [Measured('base', SMALL), Measured('large', BASE)]  # by its directory, and smaller
+    assert base_of(named_base).label == 'large'
     assert verdict(networks[:1]) is None and verdict([networks[0], Measured('again', SMALL)]) is None
 
 
