@@ -148,7 +148,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markup:
         return _Cell(plain if isinstance(plain, Markup) else shown(plain), kind, below)
 
     def digits(value: Any, alike: bool) -> Any:
-        ordinary = alike and isinstance(value, float) and 1e-3 <= abs(value) < 1000
+        ordinary = alike and isinstance(value, float) and 1e-3 <= abs(value) < 999.95
         return f'{value:#.4g}' if ordinary else value
 
     heads = [cell(name, numeric=side, wraps=False) for name, side in zip(header, right)]

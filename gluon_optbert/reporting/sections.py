@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ _SPLIT_HALF = (
 # of a result of fine-tuning: what its first table has, and what is shown when somebody asks for it
 _SHOWN = ('format', 'version', 'unit', 'task', 'metric', 'mean', 'std', 'majority', 'runs', 'seeds')
 _FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'machine': 'Machine'}
+_NAME = re.compile(r'_|^\s*[-+]?0\d')  # in a cell that Python takes for a number
 
 
 class Reader(NamedTuple):
@@ -143,14 +145,16 @@ def _of_files(path: Path, known: tuple[str, ...]) -> list[Section]:
 
 
 def _of_csv(path: Path) -> Markup:
-    """A table on disk; a column of numbers stands at the right. ValueError if it is none."""
+    """A table on disk; a column of numbers stands at the right. Words of digits, such as 1_2 and 007, are no
+    numbers. ValueError if it is no table.
+    """
     try:
         rows = list(csv.reader(io.StringIO(path.read_text(encoding='utf-8', errors='replace'))))
     except csv.Error as error:
         raise ValueError(f'{path}: not readable as CSV ({error})') from error
 
     def number(cell: str) -> Any:
-        for kind in (int, float):
+        for kind in () if _NAME.search(cell) else (int, float):
             try:
                 return kind(cell)
             except ValueError:

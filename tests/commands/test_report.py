@@ -144,13 +144,13 @@ def test_another_table_than_the_one_that_was_asked_for_is_not_rendered(tmp_path,
 def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):
     search = tmp_path / 'search'
     search.mkdir()
-    (search / 'trials.csv').write_text('trial,gamma,note\n0,0.01,"a, b"\n1,,\n')
+    (search / 'trials.csv').write_text('trial,gamma,note,layers\n0,0.01,"a, b",1_2\n1,,,007\n')
     (search / 'trials.md').write_text('| the same |')
     (search / 'notes.md').write_text('A note.')
     for name in ('slice.png', 'plot.png', 'plot.svg'):
         (search / name).write_bytes(b'picture')
     read = report(search, output=tmp_path / 'page.html')
-    assert {'0.01', 'a, b', 'A note.', 'slice.png', 'plot.svg'} <= set(
+    assert {'0.01', 'a, b', '1_2', '007', 'A note.', 'slice.png', 'plot.svg'} <= set(
         read.text
     ) and '| the same |' not in read.text
     assert sum(name == 'img' for name in read.tags) == 2 and 'plot.png' not in read.text

@@ -64,6 +64,12 @@ def test_numbers_stand_at_the_right_under_their_header():
         assert f'<td>{text}</td>' in table(['score'], [[text]])
 
 
+def test_numbers_of_a_column_have_as_many_digits():
+    markup = table(['loss'], [[2.2], [2.529], [999.99], [12345.6]])
+    for text in ('2.200', '2.529', '1000', '12,346'):
+        assert f'<td class="number">{text}</td>' in markup
+
+
 def test_a_cell_beyond_the_header_has_no_head():
     cells = [(key, value) for _, key, value in Reader(table(list('abcd'), [range(5)])).attributes]
     assert [value for key, value in cells if key == 'data-head'] == list('abcd')
