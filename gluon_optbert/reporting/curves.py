@@ -81,11 +81,13 @@ def segments_of(records: Sequence[Mapping[str, Any]]) -> list[Segment]:
     return segments
 
 
-def draw_curves(segments: Sequence[Segment]) -> Figure:
+def draw_curves(segments: Sequence[Segment]) -> Figure | None:
     """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is
-    trained.
+    trained. None if nothing of this was measured.
     """
     panels = _panels({name for segment in segments for record in segment.records for name in record})
+    if not panels:
+        return None
     figure = Figure(figsize=(NARROW, 1.2 + 1.9 * len(panels)))
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (training, held_out, title) in zip(grid, panels):

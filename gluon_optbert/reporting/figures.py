@@ -25,7 +25,6 @@ from .networks import (
     GateRecord,
     Letters,
     Network,
-    Round,
     Run,
     by_quantity,
     paper_networks,
@@ -171,7 +170,7 @@ def draw_alphas(letters: Letters, edges: np.ndarray) -> Figure:
     return figure
 
 
-def alpha_bins(gates: Sequence[Round]) -> np.ndarray:
+def alpha_bins(gates: Sequence[tuple[int, Letters]]) -> np.ndarray:
     """The edges of the bins that all rounds of a run share."""
     parts = [part for _, letters in gates for pair in letters.values() for part in pair]
     return np.histogram_bin_edges(np.concatenate(parts), bins=40)
@@ -244,8 +243,18 @@ def _draw_run(axes: Axes, run: Run, *, color: str, marker: str) -> None:
 
 
 def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> tuple[list[Path], list[str]]:
-    """Draw everything; the files that were written, and a line for each figure that could not be drawn."""
+    """Draw everything; the files that were written, and a line for each figure that could not be drawn;
+    ValueError, before the first is written, if two would have one name.
+    """
     written, left_out = [], []
+    slugs, groups = [run.label.replace('/', '-') for run in runs], by_quantity(runs)
+    names = [f'{slug}_' for slug in ['paper'] * paper + slugs]
+    names += [name_by_size(group[0], runs) for group in groups]
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise ValueError(
+            f'several drawings would be called {twice[0]}; plot one at a time, each to an --output of its own'
+        )
     networks = [run.networks() for run in runs]  # all is read before the first file is written
     gates = [read_gates(run) for run in runs]
     with matplotlib.rc_context(STYLE):
@@ -253,8 +262,7 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> tuple[list[Path],
             for number, letter in enumerate('fakv', start=3):
                 title = f'optBERT, Figure {number}, where published'
                 written += save(draw_widths(letter, paper_networks(), title), output, f'paper_{letter}')
-        for run, of_rounds, trained in zip(runs, networks, gates):
-            slug = run.label.replace('/', '-')
+        for run, slug, of_rounds, trained in zip(runs, slugs, networks, gates):
             for letter in 'fakv':
                 written += save(draw_widths(letter, of_rounds, plain(run.label)), output, f'{slug}_{letter}')
             for number, letters in trained:
@@ -263,7 +271,7 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> tuple[list[Path],
             if not trained:
                 why = 'its gates were not trained, or not kept'
                 left_out.append(f'no histogram of alpha for {run.path}: {why}')
-        for group in by_quantity(runs):
+        for group in groups:
             drawing, name = draw_losses(group, title_by_size(group[0])), name_by_size(group[0], runs)
             if drawing is None:
                 left_out.append('no loss against size: no network of these runs was evaluated')
@@ -278,7 +286,7 @@ def name_by_size(run: Run, runs: Sequence[Run]) -> str:
     if run.metric is None:
         return 'loss_by_size'
     several = len({one.quantity for one in runs if one.metric is not None}) > 1
-    return f'score_by_size_{re.sub("[^A-Za-z0-9]+", "_", run.quantity)}' if several else 'score_by_size'
+    return 'score_by_size_' + re.sub(r'\W+', '_', run.quantity) if several else 'score_by_size'
 
 
 # How gates went, round by round

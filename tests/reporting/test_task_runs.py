@@ -1,5 +1,6 @@
 """What pages and plots say of runs that pruned a network for its task."""
 
+import dataclasses
 import json
 
 import pytest
@@ -133,6 +134,23 @@ def test_plots_of_runs_have_scores_of_each_task_and_losses(tmp_path, monkeypatch
     assert table == size_table(runs[1:2]) and table.splitlines()[-1].endswith('| 86.25 | 87.25 |')
     written, _ = plot(runs[:1], tmp_path / 'one', paper=False)
     assert {path.name for path in written if 'by_size' in path.name} == {'score_by_size'}
+
+
+def test_plots_of_runs_whose_names_would_be_one_are_told_apart_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, 'save', lambda figure, directory, name: [directory / name])
+    monkeypatch.setattr(figures, 'draw_widths', lambda *_: None)
+    runs = [ladder(tmp_path / name, trained_for=task) for name, task in (('a', '评论'), ('b', '问题'))]
+    written, _ = plot(runs, tmp_path / 'plots', paper=False)
+    assert len({path.name for path in written if 'by_size' in path.name}) == 2
+    for names, paper in ((('paper',), True), (('a/b', 'a-b'), False)):
+        runs = [dataclasses.replace(runs[0], label=name) for name in names]
+        with pytest.raises(ValueError, match=f'called {names[-1]}_'):
+            plot(runs, tmp_path / 'refused', paper=paper)
+    assert not (tmp_path / 'refused').exists()
+
+
+def test_curves_of_nothing_that_is_drawn_are_left_out(tmp_path):
+    assert draw_curves(segments_of([{'phase': 'recovery', 'step': 5, 'state_difference': 0.5}])) is None
 
 
 def test_curves_of_a_run_for_a_task_have_its_loss_and_its_scores():
