@@ -125,10 +125,13 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     if not texts or not all(isinstance(text, str) for text in texts):
         names = ', or '.join(' and '.join(map(repr, keys)) for keys in known)
         raise ValueError(f'{source}: wanted an object with the texts {names}')
-    label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
-    if label is not None:
-        label = ','.join(several_labels(label)) if head.kind == 'multi_label' else label_text(label)
-    return Instance(*texts, label=label, id=id, source=source)
+    label, answers = values.get(head.columns[-1] if head.columns else 'label', values.get('label')), ()
+    if label is not None and head.kind == 'multi_label':
+        answers = tuple(several_labels(label))
+        label = ','.join(answers)
+    elif label is not None:
+        label = label_text(label)
+    return Instance(*texts, label=label, answers=answers, id=id, source=source)
 
 
 def format_of(path: Path | None) -> str:
@@ -172,10 +175,8 @@ def read_instances(
         check_texts(instance, head)
         if labelled and instance.label is None:
             raise ValueError(f'{instance.source}: has no label')
-    if labelled and head.kind == 'multi_label':
-        return [dataclasses.replace(one, answers=tuple(several_labels(one.label))) for one in instances]
-    if labelled and head.kind == 'classification':
-        return [dataclasses.replace(one, label=_known_label(one.label, head)) for one in instances]
+    if labelled:
+        return [_in_labels_of(head, one) for one in instances]
     return instances
 
 
@@ -307,8 +308,19 @@ def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
 
 def _known_label(label: str, head: Head) -> str:
     """The label of a head that is meant, by its name or in other capitals; the same if it is none."""
-    number = head.numbers.get(label, head.numbers.get(label.casefold()))
+    numbers = head.numbers
+    number = numbers.get(label, numbers.get(label.casefold()))
     return label if number is None else head.labels[number]
+
+
+def _in_labels_of(head: Head, instance: Instance) -> Instance:
+    """A labelled instance with its labels as `_known_label` has them."""
+    if head.kind == 'classification':
+        return dataclasses.replace(instance, label=_known_label(instance.label, head))
+    answers = instance.answers
+    if head.kind == 'multi_label':
+        answers = answers or several_labels(instance.label)
+    return dataclasses.replace(instance, answers=tuple(_known_label(one, head) for one in answers))
 
 
 def _is_header(line: str, head: Head) -> bool:

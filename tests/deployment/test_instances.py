@@ -190,3 +190,15 @@ def test_squads_questions_keep_ids_contexts_and_answers(tmp_path):
         ('q1', 'who?', 'one\ntwo', ('one', 'two'), 'one'),
         ('q2', 'why?', 'none', (), ''),
     ]
+
+
+def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
+    """In any capitals; and in a list, a label may have a comma."""
+    head = Head('multi_label', ('news', 'Paris, France'), columns=('text', 'label'))
+    rows = [{'text': 'a', 'label': ['News', 'Paris, France']}, {'text': 'b', 'label': []}]
+    path = write(tmp_path / 'dev.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
+    found = read_instances(path, head, labelled=True)
+    assert [one.answers for one in found] == [('news', 'Paris, France'), ()]
+    tags = Head('token_classification', ('O', 'B-town'))
+    path = write(tmp_path / 'tags.jsonl', json.dumps({'words': ['a', 'b'], 'tags': ['o', 'b-TOWN']}) + '\n')
+    assert [one.answers for one in read_instances(path, tags, labelled=True)] == [('O', 'B-town')]
