@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
-from ..tasks.examples import known_columns, label_text, read_examples, several_labels, task_of_head
+from ..tasks.examples import known_columns, label_columns, label_text, read_examples, several_labels
 from ..tasks.squad import read_questions
 from ..tasks.tables import read_header, wrong_separator
 from ..tasks.tagging import SUFFIXES, Sentence, read_sentences, sentence_of
@@ -264,15 +264,18 @@ def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:
         return None
     header, is_table = read_header(path), path.suffix.lower() in TABLES
     columns = head.columns or (_usual_columns(header, head) if is_table else ())
-    wanted = columns if labelled else columns[:-1]
+    wanted = columns[:-1]
     if columns:
         task = packaged_task(head.task)
         if task is None or task.head.columns != columns:
-            task = task_of_head(dataclasses.replace(head, columns=columns), path)
+            task = Task(head.task or path.stem, None, columns[:-1], columns[-1], path.name)
+        task = dataclasses.replace(task, head=dataclasses.replace(head, columns=columns))
+        if labelled:
+            wanted = (*wanted, *label_columns(task))
         # one column without a table may be a sentence that is the name of a column
         headed = set(wanted) <= set(header) and (is_table or len(header) > 1)
         if headed or task.headerless and len(header) == len(task.headerless):
-            return dataclasses.replace(task, head=dataclasses.replace(head, columns=columns))
+            return task
     if is_table:
         raise ValueError(
             f'{path}: its header {", ".join(header)!r:.200} has no columns '
@@ -285,25 +288,36 @@ def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:
 def _usual_columns(header: Sequence[str], head: Head) -> tuple[str, ...]:
     """The columns of a file by their usual names; none if it has no such text.
 
-    The last column is of labels where none has the name."""
-    usual = [_KEYS[1] + ('',)] if head.kind == 'question_answering' else known_columns()
+    The last column is of labels where none has the name, unless it is of text, or a question is to be
+    answered.
+    """
+    asks = head.kind == 'question_answering'
+    usual = [(*_KEYS[1], 'answer')] if asks else known_columns()
     fitting = [columns for columns in usual if set(columns[:-1]) <= set(header)]
     found = max(fitting, key=lambda columns: (len(columns), columns[-1] in header), default=())
-    return (*found[:-1], found[-1] if found[-1] in header else header[-1]) if found else ()
+    if not found or found[-1] in header or header[-1] in found or asks:
+        return found
+    return (*found[:-1], header[-1])
 
 
 def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
-    """The rows of a file of a task."""
-    head, examples = task.head, read_examples(task, path, labelled=labelled)
+    """The rows of a file of a task. The label of a question is its answer, empty if it has none."""
+    head, fields = task.head, len(task.fields)
+    if head.kind in ('question_answering', 'token_classification'):  # whose cells are read as they are
+        columns = (*task.fields, *[task.label] * labelled)
+        task, labelled = dataclasses.replace(task, head=PRETRAINING, fields=columns), False
+    examples = read_examples(task, path, labelled=labelled)
     for number, (texts, id) in enumerate(zip(examples.texts, examples.indices)):
-        label = None
+        label = next(iter(texts[fields:]), None)
+        answers: tuple[str, ...] = ()
         if examples.labels is not None:
             value = examples.labels[number]
             if head.kind == 'multi_label':
-                label = ','.join(itertools.compress(head.labels, value))
+                answers = tuple(itertools.compress(head.labels, value))
+                label = ','.join(answers)
             else:
                 label = repr(float(value)) if head.kind == 'regression' else head.labels[value]
-        yield Instance(*texts, label=label, id=id, source=f'{path}: row {number}')
+        yield Instance(*texts[:fields], label=label, answers=answers, id=id, source=f'{path}: row {number}')
 
 
 def _known_label(label: str, head: Head) -> str:

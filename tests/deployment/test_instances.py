@@ -1,5 +1,6 @@
 """The texts of predictions: lines, JSON lines, questions, and the files of a task."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -190,6 +191,36 @@ def test_squads_questions_keep_ids_contexts_and_answers(tmp_path):
         ('q1', 'who?', 'one\ntwo', ('one', 'two'), 'one'),
         ('q2', 'why?', 'none', (), ''),
     ]
+
+
+@pytest.mark.parametrize('ending, mark', [('csv', ','), ('tsv', '\t')])
+def test_tables_of_sentences_to_tag_and_of_questions_are_read_by_their_header(tmp_path, ending, mark):
+    tags = Head('token_classification', ('O', 'B-town'), columns=('words', 'tags'))
+    for name, head in (('words', tags), ('body', dataclasses.replace(tags, columns=('body', 'tags')))):
+        path = write(tmp_path / f'words.{ending}', f'id{mark}{name}\n7{mark}a b c\n8{mark}d\n')
+        assert texts(stream_instances(path, head)) == [('a b c', None, None), ('d', None, None)]
+    rows = ('context', 'question', 'answer'), ('a b', 'who?', 'a'), ('c', 'why?', '')
+    path = write(tmp_path / f'asked.{ending}', ''.join(f'{mark.join(row)}\n' for row in rows))
+    asks = Head('question_answering')
+    assert texts(stream_instances(path, asks)) == [('who?', 'a b', None), ('why?', 'c', None)]
+    labelled = read_instances(path, asks, labelled=True)
+    assert texts(labelled) == [('who?', 'a b', 'a'), ('why?', 'c', '')]
+    path = write(path, path.read_text().replace('answer', 'id'))
+    with pytest.raises(ValueError, match="no columns 'question' and 'context' and 'answer'"):
+        read_instances(path, asks, labelled=True)
+
+
+def test_a_column_for_each_label_is_read_and_a_column_of_text_is_none_of_labels(tmp_path):
+    head = Head('multi_label', ('news', 'rock|pop'), columns=('text', 'news,rock|pop'))
+    path = write(tmp_path / 'dev.csv', 'text,news,rock|pop\na,1,0\nb,1,1\nc,0,0\n')
+    found = read_instances(path, head, labelled=True)
+    assert [one.answers for one in found] == [('news',), ('news', 'rock|pop'), ()]
+    with pytest.raises(ValueError, match='dev.csv: line 2 has .2. where 0 or 1'):
+        read_instances(write(path, 'text,news,rock|pop\na,1,2\n'), head, labelled=True)
+    path = write(tmp_path / 'texts.csv', 'stars,text\n7,5\n')
+    assert texts(stream_instances(path, Head('regression'))) == [('5', None, None)]
+    with pytest.raises(ValueError, match="has no columns 'text' and 'label'"):
+        read_instances(path, Head('regression'), labelled=True)
 
 
 def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
