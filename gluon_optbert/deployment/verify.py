@@ -75,8 +75,15 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
     """
     size, limit, sample = recipe.batch_size, recipe.batches * recipe.batch_size, recipe.run / SAMPLE
     if recipe.shards is not None or not sample.is_file():
-        directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
-        shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
+        directory = recipe.shards or read_yaml(recipe.run / 'recipe.yaml').get('shards')
+        if directory is None:
+            raise FileNotFoundError(f'{sample}: no such file; restore it, or give --shards')
+        try:
+            shards = Shards.open(
+                Path(directory), split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary)
+            )
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f'{error}; if they have moved, give --shards') from error
         return list(evaluation_batches(shards, batch_size=size, limit=limit))
     arrays = read_npz(sample)
     missing = [name for name in TOKEN_INPUTS if name not in arrays]

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 from helpers.commands import call
 from helpers.pruned import recipe_for
 from helpers.tiny import network, saved_model, write_saved_model
@@ -132,6 +133,18 @@ def test_a_spoilt_run_directory_is_one_clear_line(finished, tmp_path):
         assert result.returncode == 2
         assert result.stderr.count('error:') == 1 and 'Traceback' not in result.stderr
         assert 'round-1' in result.stderr
+
+
+def test_text_that_is_not_where_the_run_says_is_refused_with_the_flag_that_helps(finished, tmp_path):
+    output = first_round(finished, tmp_path / 'run')
+    settings = yaml.safe_load((output / 'recipe.yaml').read_text())
+    (output / 'recipe.yaml').write_text(yaml.safe_dump({**settings, 'shards': str(tmp_path / 'moved')}))
+    with pytest.raises(FileNotFoundError, match='moved.*give --shards'):
+        verify(recipe_of(output))
+    del settings['shards']  # as of a run for a task, which has a file of inputs
+    (output / 'recipe.yaml').write_text(yaml.safe_dump(settings))
+    with pytest.raises(FileNotFoundError, match='inputs.npz: no such file.*give --shards'):
+        verify(recipe_of(output))
 
 
 def test_what_is_no_run_is_refused(finished, tmp_path):
