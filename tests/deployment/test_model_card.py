@@ -14,6 +14,7 @@ from helpers.tiny import TOKENS, network, random_alphas, vocabulary
 from hypothesis import given, strategies as st
 
 import gluon_optbert
+from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import packed_alphas
@@ -291,3 +292,11 @@ def test_the_command_writes_a_directory_for_each_library_and_its_card(tmp_path, 
     for code in python_examples(card):
         for path in re.findall(r'DIRECTORY/([\w/.-]+)', code):
             assert (tmp_path / 'out' / path).is_file(), path
+
+
+@pytest.mark.parametrize('format', FORMATS)
+def test_text_is_said_to_be_cut_where_the_directory_cuts_it(format):
+    head = Head(embedding=Embedding(max_length=8))
+    deployment, beside = facts(UNEVEN, head, 'encoder', format, ONNX)
+    cuts = format in ('mxnet', 'sentence-transformers')
+    assert ('Text is cut to 8 tokens' in model_card(deployment, **beside)) == cuts
