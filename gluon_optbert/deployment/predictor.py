@@ -274,6 +274,11 @@ class Predictor:
             deployment = dataclasses.replace(deployment, reading=reading)
         if long is not None:
             long = check_long(long, deployment.head, source=f'{directory}: long')
+            if not deployment.head.pooled:
+                raise ValueError(
+                    f'{directory}: long is {long!r}, and a {deployment.head.kind.replace("_", " ")} reads '
+                    'long texts in windows or in parts, always; leave out --long'
+                )
             deployment = dataclasses.replace(deployment, long=long)
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)

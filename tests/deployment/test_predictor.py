@@ -174,6 +174,8 @@ def test_answers_are_passages_of_the_context_unless_the_threshold_is_low(exports
     assert next(reluctant.predict(PAIRS)).text == ''
     with pytest.raises(ValueError, match='null_threshold must be finite'):
         Predictor(exports / 'question_answering', null_threshold=NAN)
+    with pytest.raises(ValueError, match="long is 'cut'.* in windows .* leave out --long"):
+        Predictor(exports / 'question_answering', long='cut')
     with pytest.raises(ValueError, match='this is an export of classification'):
         Predictor(exports / 'classification', null_threshold=0.0)
 
