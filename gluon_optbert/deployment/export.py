@@ -45,7 +45,7 @@ from .description import (
 )
 from .engines import Engine, MXNet, is_installed, make_engine, network_outputs, onnx_feed
 from .lineage import Lineage, lineage_of
-from .measures import measured_on_texts
+from .measures import check_labels, measured_on_texts
 from .model_card import check_license, write_card
 from .mxnet_network import import_symbol, inference_parameters, write_deployment
 from .onnx_export import Reference, run_onnx, write_onnx
@@ -78,6 +78,15 @@ def check_choice(name: str, value: str, known: Collection[str]) -> None:
     """Raise ValueError unless an argument has one of its values."""
     if value not in known:
         raise ValueError(f'{name} must be one of {", ".join(known)}, found {value!r}')
+
+
+def check_calibration(precision: str, calibration: Sequence[Instance], method: str) -> None:
+    """Raise ValueError if the method is none of `METHODS`, or nothing would read it or the texts."""
+    check_choice('method', method, METHODS)
+    if method != METHODS[0] and precision != 'int8':
+        raise ValueError(f'method {method!r} of calibration goes with the precision int8, found {precision}')
+    if precision == 'float32' and calibration:
+        raise ValueError('calibration goes with the precision int8 or bfloat16, found float32')
 
 
 def kind_of(saved: SavedModel, computes: str | None = None) -> str:
@@ -343,11 +352,13 @@ def export(
         not finite.
     """
     check_choice('precision', precision, PRECISIONS)
-    check_choice('method', method, METHODS)
     check_choice('inputs', inputs, NAMES)
     check_license(license)
     if onnx and precision not in ONNX_FILES:
         raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
+    check_calibration(precision, calibration, method)
+    if inputs != NAMES[0] and not (onnx or precision == 'int8'):
+        raise ValueError(f'inputs {inputs!r} goes with onnx or the precision int8: they are of an ONNX file')
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     if labelled and kind != 'task':
@@ -356,6 +367,7 @@ def export(
         deployment_of(saved, kind, 'bfloat16' if precision == 'bfloat16' else 'float32'),
         long=check_long(long, saved.head, source='long'),
     )
+    check_labels(labelled, deployment.head)
     if precision == 'bfloat16':
         prepare_bfloat16()
     with locked(output), new_directory(output, needed=(1 + onnx) * saved.nbytes) as staged:

@@ -26,6 +26,7 @@ from .description import MASKED_LM, ONNX, QUANTISED
 from .export import (
     ONNX_FILES,
     NotEqual,
+    check_calibration,
     check_choice,
     deployment_of,
     kind_of,
@@ -47,7 +48,7 @@ from .instances import Instance
 from .lineage import Lineage, lineage_of
 from .model_card import check_license, write_card
 from .mxnet_network import inference_table
-from .onnx_int8 import METHODS, measured_ranges
+from .onnx_int8 import measured_ranges
 from .predictor import Encoder
 
 WEIGHTS = 'model.safetensors'
@@ -184,7 +185,7 @@ def export_onnx(
         `Predictor.encode`, by its default call and by its ONNX backend.
     """
     check_choice('precision', precision, ONNX_FILES)
-    check_choice('method', method, METHODS)
+    check_calibration(precision, calibration, method)
     check_license(license)
     saved = without_gates(saved)
     kind = kind_of(saved, head)

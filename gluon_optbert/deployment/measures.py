@@ -34,14 +34,10 @@ def measured_on_texts(
     """``score`` and ``float32_score`` of an export and of the float32 network on labelled texts; in reduced
     precision also their ``agreement``, on calibration texts or else on the labelled ones.
 
-    Raises
-    ------
-    ValueError
-        If a label is none of the head's, or no number for a regression; or a regression has a single one.
+    The labels are those that `check_labels` lets through.
     """
     head, both = whole.head, {'float32': whole, 'the export': export}
     measured: dict[str, Any] = {}
-    check_labels(labelled, head)
     if labelled:
         answers = [predicted(one, labelled, f'scoring {name}') for name, one in both.items()]
         measured['float32_score'], measured['score'] = (score(head, labelled, one) for one in answers)

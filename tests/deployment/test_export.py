@@ -219,12 +219,22 @@ def test_the_command_says_what_a_precision_costs(tmp_path):
         ({'head': 'task'}, "exports encoder or pretraining, not 'task'"),
         ({'precision': 'bfloat16', 'onnx': True}, 'onnx goes with the precision float32 or int8'),
         ({'labelled': [Instance('a b', label='1')]}, 'head of a task, and this is an export of encoder'),
+        ({'calibration': TEXTS, 'onnx': True}, 'calibration goes with the precision int8 or bfloat16'),
+        ({'method': 'entropy'}, "method 'entropy' of calibration goes with the precision int8"),
+        ({'inputs': 'gluon'}, "inputs 'gluon' goes with onnx or the precision int8"),
     ],
 )
 def test_options_that_are_unknown_or_contradictory_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         export(saved_model(), tmp_path / 'deploy', **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_label_is_found_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr(deploy, 'write_deployment', None)
+    labelled = [Instance('a b', label='yes'), Instance('c', label='perhaps', source='dev.tsv: line 2')]
+    with pytest.raises(ValueError, match="dev.tsv: line 2: 'perhaps' is not among the labels no, yes"):
+        export(with_head(UNEVEN, HEADS['classification']), tmp_path / 'deploy', labelled=labelled)
 
 
 def test_contradictory_flags_are_refused_together(tmp_path):

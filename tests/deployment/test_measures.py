@@ -45,10 +45,9 @@ def test_label_that_cannot_be_scored_is_named_with_its_line(head, good, wrong):
         check_labels(labelled(good, wrong), head)
 
 
-def test_single_label_of_a_regression_is_refused_before_a_network_is_scored():
-    whole = types.SimpleNamespace(head=VALUES)
+def test_single_label_of_a_regression_is_refused():
     with pytest.raises(ValueError, match='line 1: a correlation needs at least two labelled texts, found 1'):
-        measured_on_texts(whole, whole, calibration=(), labelled=labelled('1'), reduced=False)
+        check_labels(labelled('1'), VALUES)
     check_labels(labelled('yes'), CLASSES)
 
 
