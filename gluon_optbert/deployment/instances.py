@@ -234,11 +234,12 @@ def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iter
     elif task is not None:
         yield from _of_task(path, task, labelled)
     else:
-        lines = [(place, line) for place, line in _lines(path) if line.strip()]
-        if labelled and format == 'lines' and lines and _is_header(lines[0][1], head):
-            LOG.warning('%s is taken for a header, for its last column is no label', lines.pop(0)[0])
-        for place, line in lines:
-            yield _of_line(line, head, format, labelled, place)
+        lines = ((place, line) for place, line in _lines(path) if line.strip())
+        for number, (place, line) in enumerate(lines):
+            if labelled and format == 'lines' and number == 0 and _is_header(line, head):
+                LOG.warning('%s is taken for a header, for its last column is no label', place)
+            else:
+                yield _of_line(line, head, format, labelled, place)
 
 
 def _of_line(line: str, head: Head, format: str, labelled: bool, source: str) -> Instance:

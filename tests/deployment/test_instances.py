@@ -233,3 +233,8 @@ def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
     tags = Head('token_classification', ('O', 'B-town'))
     path = write(tmp_path / 'tags.jsonl', json.dumps({'words': ['a', 'b'], 'tags': ['o', 'b-TOWN']}) + '\n')
     assert [one.answers for one in read_instances(path, tags, labelled=True)] == [('O', 'B-town')]
+
+
+def test_only_as_many_lines_are_read_as_are_wanted(tmp_path):
+    path = write(tmp_path / 'text', b'a\n\nb\n' + b'c\n' * 100_000 + b'\xff\n')
+    assert texts(read_instances(path, most=2)) == [('a', None, None), ('b', None, None)]
