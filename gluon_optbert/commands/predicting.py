@@ -113,11 +113,9 @@ class PredictRecipe(EmbeddingOptions, NetworkRecipe):
 
 def instances_of(recipe: PredictRecipe, predictor: Predictor) -> tuple[Iterator[Instance], int | None]:
     """The instances of the input, and of a file how many; these are all checked before the first is given."""
-    head = predictor.head
-    if recipe.text:
-        label = (head.columns or ('label',))[-1]
-        head = dataclasses.replace(head, columns=(*recipe.text, label))
-    read = functools.partial(stream_instances, recipe.input, head, format=recipe.format)
+    read = functools.partial(
+        stream_instances, recipe.input, predictor.head, format=recipe.format, text=recipe.text
+    )
     return read(), None if recipe.input is None else sum(1 for _ in read())
 
 

@@ -101,21 +101,24 @@ def instance_of(
     return Instance(*texts, label=label, source=source)
 
 
-def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line') -> Instance:
+def instance_of_json(
+    line: str, head: Head = PRETRAINING, *, text: Sequence[str] = (), source: str = 'line'
+) -> Instance:
     """The instance in a line of JSON, an object with one or two texts and perhaps ``id`` and ``label``.
 
     The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head;
-    for a head that tags words, a list of ``words`` may stand for a text. A text that is null is absent. Other
-    keys are not read. ValueError if it is no such object.
+    or only as `text` says, if it is given. For a head that tags words, a list of ``words`` may stand for a
+    text. A text that is null is absent. Other keys are not read. ValueError if it is no such object.
     """
     values = parse_json(line, source=source)
-    known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
+    known = [text] if text else [*([head.columns[:-1]] if head.columns else []), *_KEYS]
     if not isinstance(values, Mapping):
         values = {}
     id = values.get('id')
     id = id if id is None or type(id) is int else str(id)
-    if head.kind == 'token_classification' and 'text' not in values:
-        return dataclasses.replace(_of_sentence(sentence_of(values, source), source), id=id)
+    if head.kind == 'token_classification' and not isinstance(values.get((*text, 'text')[0]), str):
+        own = {name: values.get(name) for name in text} if text else values
+        return dataclasses.replace(_of_sentence(sentence_of(own, source), source), id=id)
     present = [
         [values[name] for name in keys if values.get(name) is not None]
         for keys in known
@@ -181,27 +184,40 @@ def read_instances(
 
 
 def stream_instances(
-    path: Path | None, head: Head = PRETRAINING, *, format: str | None = None
+    path: Path | None, head: Head = PRETRAINING, *, format: str | None = None, text: Sequence[str] = ()
 ) -> Iterator[Instance]:
     """The instances to predict, of a file or of standard input; lines are read as they are needed.
 
-    Parameters are those of `read_instances`; without a path, standard input is read.
+    Parameters
+    ----------
+    path, head, format
+        As of `read_instances`; without a path, standard input is read.
+    text : sequence of str
+        The columns of a table, or the keys of JSON lines, that hold the texts, instead of the head's.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `read_instances`, and for a blank line.
+        As `read_instances`, for a blank line, and where nothing reads `text`.
     """
     if path is None and format in _WHOLE:
         raise ValueError(f'{format} is read as a whole; give the file with --input')
+    if text:
+        head = dataclasses.replace(head, columns=(*text, (head.columns or ('label',))[-1]))
     whole = format is None and path is not None and _task_of_file(path, head, False) is not None
-    if whole or path is not None and (format or format_of(path)) in _WHOLE:
+    form = format or format_of(path)
+    if text and not whole and form != 'jsonl':
+        raise ValueError(
+            f'{"standard input" if path is None else path}: read as {form}, and has no column '
+            f'{" and ".join(map(repr, text))}; --text goes with a table, .csv or .tsv, or with JSON lines'
+        )
+    if whole or path is not None and form in _WHOLE:
         yield from read_instances(path, head, format=format)
         return
     for place, line in _lines(path):
         if not line.strip():
             raise ValueError(f'{place}: is blank, and every line is predicted; remove it')
-        instance = _of_line(line, head, format or format_of(path), False, place)
+        instance = _of_line(line, head, form, False, place, text)
         check_texts(instance, head)
         yield instance
 
@@ -242,10 +258,12 @@ def _of_file(path: Path, head: Head, format: str | None, labelled: bool) -> Iter
                 yield _of_line(line, head, format, labelled, place)
 
 
-def _of_line(line: str, head: Head, format: str, labelled: bool, source: str) -> Instance:
+def _of_line(
+    line: str, head: Head, format: str, labelled: bool, source: str, text: Sequence[str] = ()
+) -> Instance:
     """The instance on a line of text or of JSON."""
     if format == 'jsonl':
-        return instance_of_json(line, head, source=source)
+        return instance_of_json(line, head, text=text, source=source)
     return instance_of(line, head, labelled=labelled, source=source)
 
 

@@ -233,6 +233,24 @@ def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
     tags = Head('token_classification', ('O', 'B-town'))
     path = write(tmp_path / 'tags.jsonl', json.dumps({'words': ['a', 'b'], 'tags': ['o', 'b-TOWN']}) + '\n')
     assert [one.answers for one in read_instances(path, tags, labelled=True)] == [('O', 'B-town')]
+    assert instance_of_json('{"text": null, "words": ["a", "b"]}', tags) == Instance('a b', words=('a', 'b'))
+
+
+def test_columns_that_are_named_are_read_or_refused(tmp_path):
+    head = Head('classification', ('bad', 'good'), columns=('review', 'verdict'))
+    rows = write(tmp_path / 'rows.csv', 'body,review\na,b\n')
+    lines = write(tmp_path / 'rows.jsonl', '{"body": "a", "text": "b"}\n')
+    for path in (rows, lines):
+        assert texts(stream_instances(path, head, text=('body',))) == [('a', None, None)]
+    text = write(tmp_path / 'rows.txt', 'body\na\n')
+    for path, format in ((text, None), (rows, 'lines'), (None, None)):
+        with pytest.raises(ValueError, match="read as lines, and has no column 'body'; --text goes with"):
+            list(stream_instances(path, head, format=format, text=('body',)))
+    with pytest.raises(ValueError, match="wanted an object with the texts 'title'"):
+        list(stream_instances(lines, head, text=('title',)))
+    tags, line = Head('token_classification', ('O', 'B-town')), '{"tokens": ["a", "b"], "body": "c d"}'
+    found = [instance_of_json(line, tags, text=(name,)).first for name in ('tokens', 'body')]
+    assert found == ['a b', 'c d']
 
 
 def test_only_as_many_lines_are_read_as_are_wanted(tmp_path):
