@@ -47,7 +47,7 @@ TRANSFORMERS_OUTPUTS = {
     'scores': 'logits',
 }
 _MOST_BYTES = {
-    'manifest.json': MOST_EXPORT_BYTES,
+    'manifest.json': MOST_BYTES,  # which has all labels
     'architecture.json': MOST_EXPORT_BYTES,
     'vocab.txt': MOST_BYTES,
     SYMBOL: MOST_BYTES,

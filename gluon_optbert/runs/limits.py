@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 26  # of a file that is read whole: ten times the largest vocabulary in use
 MOST_YAML_BYTES = 1 << 19
-MOST_EXPORT_BYTES = 1 << 20  # of the manifest or the architecture of an export
+MOST_EXPORT_BYTES = 1 << 20  # of the architecture of an export
 MOST_CARD_BYTES = 1 << 20  # of a model card that is served
 MOST_MANIFEST_BYTES = 1 << 28  # of shards
 MOST_SHARD_BYTES = 1 << 31  # unpacked

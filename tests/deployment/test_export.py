@@ -12,8 +12,9 @@ from helpers.exported import HEADS, UNEVEN, load_deployment, with_head
 from helpers.processor import HAS_BFLOAT16, needs_bfloat16
 from helpers.tiny import contents, network, random_alphas, saved_model
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment import export as deploy
-from gluon_optbert.deployment.description import NETWORK_FILES, inputs_of
+from gluon_optbert.deployment.description import NETWORK_FILES, inputs_of, read_description
 from gluon_optbert.deployment.export import (
     TOLERANCE,
     NotEqual,
@@ -136,6 +137,12 @@ def test_equal_models_give_equal_exports_of_which_nothing_is_touched(tmp_path):
     assert entry['precision'] == 'float32' and entry['names'] == 'transformers'
     assert entry['inputs']['input_ids'] == {'shape': ['batch', 'length'], 'dtype': 'int64'}
     assert entry['outputs']['last_hidden_state'] == {'shape': ['batch', 'length', 'h'], 'dtype': 'float32'}
+
+
+def test_as_many_labels_as_a_network_has_are_read_again(tmp_path):
+    labels = tuple(f'{number} > {"Home & Garden > Kitchen":>60}' for number in range(20_000))
+    export(with_head(UNEVEN, Head('classification', labels)), tmp_path / 'deploy')
+    assert read_description(tmp_path / 'deploy').head.labels == labels
 
 
 def test_differences_that_are_not_finite_are_infinite():
