@@ -65,7 +65,7 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, 
     """
     labels = {}
     if kind == 'task' and head.kind != 'question_answering':
-        names = [head.name_of(label) for label in head.labels] or ['LABEL_0']
+        names = head.names or head.labels or ('LABEL_0',)
         labels = {
             'id2label': {str(i): name for i, name in enumerate(names)},
             'label2id': {name: i for i, name in enumerate(names)},
