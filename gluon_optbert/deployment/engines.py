@@ -189,9 +189,7 @@ def _load_mxnet(directory: Path, deployment: Deployment, choice: ThreadChoice, *
             del os.environ[_THREADS]
         else:
             os.environ[_THREADS] = before
-    block = load_network(directory, deployment)
-    block.hybridize(static_alloc=True)  # not static_shape: lengths vary
-    return MXNet(block, deployment)
+    return MXNet(load_network(directory, deployment), deployment)
 
 
 def is_installed(library: str) -> bool:

@@ -285,7 +285,7 @@ def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBloc
     if deployment.precision == 'bfloat16':
         prepare_bfloat16()
     block = import_symbol(directory, deployment.inputs)
-    block.hybridize(static_alloc=True, static_shape=True)
+    block.hybridize(static_alloc=True)  # not static_shape: lengths vary
     return block
 
 
