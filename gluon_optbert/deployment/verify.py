@@ -84,12 +84,14 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
             )
         except FileNotFoundError as error:
             raise FileNotFoundError(f'{error}; if they have moved, give --shards') from error
+        _check_count(recipe, shards.instances, directory)
         return list(evaluation_batches(shards, batch_size=size, limit=limit))
     arrays = read_npz(sample)
     missing = [name for name in TOKEN_INPUTS if name not in arrays]
     if missing:
         raise ValueError(f'{sample}: has no {" and no ".join(missing)}')
     values = [arrays[name][:limit] for name in TOKEN_INPUTS]
+    _check_count(recipe, len(values[0]), sample)
     batches = []
     for start in range(0, len(values[0]), size):
         some = [value[start : start + size] for value in values]
@@ -97,6 +99,16 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
         more = {'instance_weights': weights, 'masked_positions': first}
         batches.append(types.SimpleNamespace(**dict(zip(TOKEN_INPUTS, some)), **more))
     return batches
+
+
+def _check_count(recipe: VerifyRecipe, found: int, source: object) -> None:
+    """Raise ValueError if the batches that a user asks for are more than there are instances for."""
+    stated = not (recipe.is_default('batches') and recipe.is_default('batch_size'))
+    if stated and found <= (recipe.batches - 1) * recipe.batch_size:
+        raise ValueError(
+            f'{source}: {found} held-out instances, too few for --batches {recipe.batches} of --batch-size '
+            f'{recipe.batch_size}; take fewer'
+        )
 
 
 # Differences between two networks
