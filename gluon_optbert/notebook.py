@@ -390,23 +390,27 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
         If a file is missing or not what it should be, or what it is scored on is not known.
     """
     with said_in_python(), contextlib.ExitStack() as stack:
-        from .commands.predicting import ScoreRecipe, scores_of
+        from .commands.predicting import ScoreRecipe, scores_of, with_text
         from .runs.recipe import fill
 
-        head = None
+        network, head = None, None
         if not isinstance(predictions, (str, Path)) or Path(predictions).is_dir():
+            network, place = predictions, Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            predictions = place / 'predictions.jsonl'
+        recipe = fill(ScoreRecipe, {'predictions': predictions, 'data': data, **options})
+        if network is not None:
             from .deployment.instances import read_instances
             from .deployment.measures import predicted
             from .deployment.predictor import record
 
-            predictor = predictor_of(predictions)
-            head, place = predictor.head, Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            instances = read_instances(Path(data), head)
+            if recipe.model is not None:
+                raise ValueError('model goes with a file of predictions; a network says what it is')
+            predictor = predictor_of(network)
+            head = predictor.head
+            instances = read_instances(recipe.data, with_text(head, recipe.text))
             answers = map(record, instances, predicted(predictor, instances, 'predicting'))
-            predictions = place / 'predictions.jsonl'
             predictions.write_text('\n'.join(map(json.dumps, answers)), encoding='utf-8')
-        given = {'predictions': predictions, 'data': data, **options}
-        scores, notes, lines = scores_of(fill(ScoreRecipe, given), head)
+        scores, notes, lines = scores_of(recipe, head)
         for said in [*notes, '\n'.join(lines)] if lines[-1].startswith(MARK) else notes:
             warnings.warn(in_python(said), stacklevel=2)
         return scores

@@ -145,6 +145,19 @@ def test_a_network_and_its_file_of_predictions_have_one_score(tmp_path):
         assert opt.score(tmp_path / 'model', tmp_path / 'dev.tsv') == {'accuracy': wanted}
 
 
+@pytest.mark.filterwarnings('ignore')  # the scores may be no better than one answer to all
+def test_data_are_predicted_by_the_columns_that_they_are_scored_by(tmp_path):
+    saved = with_head(network(), SENTENCES)
+    (tmp_path / 'plain.csv').write_text('text,label\nthe cat,0\na b,1\n')
+    wanted = opt.score(saved, tmp_path / 'plain.csv')
+    (tmp_path / 'named.csv').write_text('body,mood\nthe cat,0\na b,1\n')
+    assert opt.score(saved, tmp_path / 'named.csv', text='body', label='mood') == wanted
+    (tmp_path / 'both.csv').write_text('text,body,label\nx,the cat,0\ny,a b,1\n')
+    assert opt.score(saved, tmp_path / 'both.csv', text='body') == wanted
+    with pytest.raises(ValueError, match='model goes with a file of predictions'):
+        opt.score(saved, tmp_path / 'plain.csv', model=tmp_path)
+
+
 @pytest.mark.parametrize(
     'said, wanted',
     [
