@@ -52,6 +52,12 @@ class ReportRecipe(Recipe):
     time: bool = option('whether to time a forward pass of every network, in turn', True)
     batch: PositiveInt = option('sequences of a pass that is timed', 1)
 
+    def problems(self) -> list[str]:
+        """Contradictory fields."""
+        problems = [] if self.runs else ['runs are missing: give at least one run, model or result']
+        useless = not (self.time or self.is_default('batch'))
+        return super().problems() + problems + ['--batch goes with --time true'] * useless
+
 
 def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> list[Measured]:
     """The networks of runs, models and results of fine-tuning, each once."""

@@ -12,6 +12,7 @@ from helpers.commands import refused
 from helpers.pages import HOSTILE, check_page
 from helpers.written_runs import BASE, SMALL, write_run
 
+import gluon_optbert as opt
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as make_page, table as make_table
@@ -256,3 +257,10 @@ def test_page_of_several_begins_with_the_verdict_and_scores_fine_tuning_runs_bes
     assert any('scores 4.0 points less on RTE accuracy' in part for part in text)
     for part in ('Every epoch', '79.00', '52.70', '2,490', 'f (filters)'):
         assert part in text, part
+
+
+def test_page_of_nothing_and_a_batch_that_is_not_timed_are_refused(tmp_path):
+    with pytest.raises(ValueError, match='runs are missing'):
+        opt.report(time=False)
+    words = [tmp_path, '--output', tmp_path / 'page.html', '--time', 'false', '--batch', 8]
+    assert '--batch goes with --time' in refused('tools/report.py', *words)
