@@ -35,8 +35,9 @@ def link_libraries(mxnet: Path, nvidia: Path) -> list[str]:
     for library in nvidia.glob('*/lib/*.so*'):
         for name in (library.name, LINKER_NAMES.get(library.name, library.name)):
             links[mxnet / name] = os.path.relpath(library, mxnet)
-    for link in mxnet.glob('*.so*'):
-        if link.is_symlink() and (not link.exists() or os.readlink(link) != links.get(link)):
+    for link in filter(Path.is_symlink, mxnet.glob('*.so*')):
+        target = os.readlink(link)
+        if not link.exists() or links.get(link, target) != target:
             link.unlink()
     for link, target in links.items():
         if not link.is_symlink():

@@ -40,6 +40,17 @@ def test_every_library_is_linked_once_and_links_to_what_is_gone_are_removed(site
     assert cuda_libraries.link_libraries(site / 'mxnet', site / 'nvidia') == [] and links(site) == {}
 
 
+def test_links_of_others_stay(site):
+    """An installer may link every file of a wheel, MXNet's library too; links that it made elsewhere go."""
+    mxnet = site / 'mxnet'
+    (mxnet / 'libmxnet.so').rename(site / 'cached.so')
+    (mxnet / 'libmxnet.so').symlink_to(site / 'cached.so')
+    (mxnet / 'libcublas.so.11').symlink_to(site / 'cached.so')
+    cuda_libraries.link_libraries(mxnet, site / 'nvidia')
+    assert links(site)['libmxnet.so'] == str(site / 'cached.so')
+    assert links(site)['libcublas.so.11'] == '../nvidia/cublas/lib/libcublas.so.11'
+
+
 @pytest.mark.skipif(shutil.which('cc') is None, reason='needs a C compiler')
 def test_library_finds_what_is_linked_beside_it(site):
     """With MXNet's search path, and no LD_LIBRARY_PATH."""
