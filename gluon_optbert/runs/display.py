@@ -184,7 +184,7 @@ class Display:
             self._bar.set_description(self.title)
         else:
             # a terminal of its own may change its width, unless it does not say it
-            own = sys.stderr.isatty() and os.get_terminal_size(2).columns > 0
+            own = sys.stderr.isatty() and _width(2) > 0
             sizes = {'dynamic_ncols': own, 'ncols': None if own else width, 'nrows': None if own else 24}
             self._bar = tqdm(
                 total=self.total,
@@ -274,7 +274,7 @@ def columns() -> int | None:
     return as it comes, so a bar works where its own standard error is a terminal of this host.
     """
     if sys.stderr.isatty():
-        return _width(2)
+        return _width(2) or 80
     if 'HOROVOD_RANK' not in os.environ:
         return None
     try:
@@ -283,13 +283,14 @@ def columns() -> int | None:
     except (psutil.Error, OSError, StopIteration):  # another launcher, another host, no standard error
         return None
     try:
-        return _width(terminal) - _PREFIX if os.isatty(terminal) else None
+        return (_width(terminal) or 80) - _PREFIX if os.isatty(terminal) else None
     finally:
         os.close(terminal)
 
 
 def _width(terminal: int) -> int:
+    """Columns of a terminal; 0 if it does not say, or is none, as where a program has set sys.stderr."""
     try:
-        return os.get_terminal_size(terminal).columns or 80
-    except OSError:  # a terminal of a program that does not say its size
-        return 80
+        return os.get_terminal_size(terminal).columns
+    except OSError:
+        return 0

@@ -2,6 +2,7 @@
 Markdown.
 """
 
+import io
 import re
 import subprocess
 import sys
@@ -60,6 +61,16 @@ def test_worker_of_a_horovodrun_without_terminal_shows_lines():
         [sys.executable, '-c', HOROVODRUN, SHOWS], env=environment(HOROVOD_RANK='0'), capture_output=True
     )
     assert done.stdout == b'cooking: 3 eggs\n'
+
+
+def test_bar_is_shown_where_a_program_has_set_standard_error(monkeypatch, capfd):
+    """To its standard output, say: then descriptor 2 is no terminal that has a width."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, 'isatty', lambda: True, raising=False)
+    monkeypatch.setattr(sys, 'stderr', terminal)
+    with Display('cooking', 3, unit='egg') as shown:
+        shown.advance(3)
+    assert '3/3' in terminal.getvalue()
 
 
 @pytest.fixture
