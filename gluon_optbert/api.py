@@ -98,6 +98,8 @@ def run_of(run: Callable[..., Any], cls: type[Any], first: str = '') -> Callable
 
         options = {one.name: given.pop(one.name) for one in own if one.name in given}
         if first and not (recipe is None or isinstance(recipe, cls) or Path(str(recipe)).suffix in YAML):
+            if first in given:
+                raise TypeError(f'{first} is given twice, as {recipe!r:.80} and as {given[first]!r:.80}')
             recipe, given = None, {first: recipe, **given}
         with said_in_python():
             output, place = {**_values(cls, recipe), **given}.get('output'), None

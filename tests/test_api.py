@@ -127,6 +127,8 @@ def test_everything_wrong_is_said_at_once_before_anything_runs(tmp_path, monkeyp
     assert any('shards is missing' in line for line in said) and not list(tmp_path.iterdir())
     with pytest.raises(TypeError, match='PruneRecipe'):
         opt.prune(3)
+    with pytest.raises(TypeError, match="run is given twice, as 'a' and as 'b'"):
+        opt.verify('a', run='b')
     with pytest.raises(FileNotFoundError, match='small_prune'):
         opt.prune('smal_prune')
 
