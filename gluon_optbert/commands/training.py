@@ -218,12 +218,12 @@ def _finetune(recipe: Any, run: Any, further: Callable[..., str]) -> None:
     workers = Workers()
     result = run(recipe, workers=workers)
     if workers.first:
-        first = recipe.output / f'seed-{recipe.seeds[0]}'
+        first, before = recipe.output / f'seed-{recipe.seeds[0]}', recipe.model / 'progress.json'
         following = [f'next, to export it: {line("optbert-export", first, "--output", "deploy", "--onnx")}']
         if not exceeds(result.mean[result.metric], (result.majority or {}).get(result.metric)):
             more = {'epochs': 3 * recipe.epochs, 'output': f'{recipe.output}-2', 'resume': None}
             again_for_longer = further(workers=workers.size, **more)
             following = [f'more data may help, or more epochs\nnext: {again_for_longer}']
-        elif not read_json(recipe.model / 'progress.json').get('round'):
+        elif before.is_file() and not read_json(before).get('round'):  # a finished run needs no model
             following.insert(0, after_tuning(first, recipe.data, f'{recipe.output}-half'))
         print('\n'.join([summary(result), written(recipe), *following]))

@@ -1,6 +1,7 @@
 """Fine-tuning that was interrupted goes on and comes to the same; what is finished stays as it is."""
 
 import os
+import types
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from helpers.finetuned import Interrupted, recipe_for, stop_at, without_times
 from helpers.pruned import records
 from helpers.tiny import contents
 
+from gluon_optbert.commands import training
 from gluon_optbert.finetuning import finetune
 from gluon_optbert.finetuning.distillation import TaughtFineTuning
 from gluon_optbert.finetuning.recipes import finetune_glue
@@ -90,3 +92,13 @@ def test_a_copy_of_the_result_goes_where_it_is_asked_for_and_replaces_nothing(
         with pytest.raises(error, match=says):
             tune(results, output=str(tmp_path / 'other' / 'run'))
         assert not (tmp_path / 'other').exists()
+
+
+def test_finished_run_is_told_where_the_network_that_it_began_with_is_gone(tmp_path, monkeypatch, capsys):
+    recipe = types.SimpleNamespace(output=tmp_path / 'out', seeds=(1,), model=tmp_path / 'gone', epochs=1)
+    result = types.SimpleNamespace(metric='dev/accuracy', mean={'dev/accuracy': 80.0}, majority=None)
+    for place, said in (('result.summary', 'accuracy 80'), ('recipe.written', 'wrote it')):
+        monkeypatch.setattr(f'gluon_optbert.finetuning.{place}', lambda _, said=said: said)
+    training._finetune(recipe, lambda recipe, workers: result, None)
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ['accuracy 80', 'wrote it'] and str(tmp_path / 'out' / 'seed-1') in said[2]
