@@ -337,6 +337,9 @@ def scores_of(recipe: ScoreRecipe, head: Head | None = None) -> tuple[dict[str, 
     version = task if isinstance(task, str) else None
     if recipe.null_odds is not None and version != '2.0':
         raise ValueError('--null-odds goes with --task SQuAD2.0')
+    of_tables = [name for name in ('text', 'label', 'kind', 'labels') if not recipe.is_default(name)]
+    if version is not None and of_tables:
+        raise ValueError(f'--{of_tables[0]} goes with a table, and {recipe.data} has questions with answers')
     if version is not None:
         scores, majority, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
         what, constant = f'SQuAD {version}', 'no answer to any question'

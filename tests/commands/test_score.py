@@ -45,8 +45,10 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
         ('SQuAD1.1', 'SQuAD 1.1: exact_match 100.00 | f1 100.00\n'),
         ('SQuAD2.0', 'SQuAD 2.0: exact 100.00 | total 1 |'),
     ):
-        words = ['--task', name, '--predictions', tmp_path / 'out.json', '--data', path]
-        assert succeed('tools/score.py', *words).startswith(says)
+        words = ['--predictions', tmp_path / 'out.json', '--data', path]
+        assert succeed('tools/score.py', '--task', name, *words).startswith(says)
+    for flag in ('--text', '--label', '--labels'):
+        assert f'{flag} goes with a table' in refused('tools/score.py', *words, flag, 'x')
 
 
 @pytest.mark.parametrize(
