@@ -286,20 +286,20 @@ class Run:
 
 
 def given_on_disk(values: dict[str, Any], output: Path) -> dict[str, Any]:
-    """The fields of a recipe with paths in place of runs and networks; a network in memory is written beside
-    the output of the run that reads it.
+    """The fields of a recipe with paths, as words, in place of runs and networks; a network in memory is
+    written beside the output of the run that reads it.
     """
     paths = dict(values)
     for name, value in values.items():
         if isinstance(value, Run):
-            paths[name] = value.directory if name in ('model', 'start', 'base') else value.output
+            paths[name] = value.directory if name in ('model', 'teacher') else value.output
         elif isinstance(value, SavedModel):
             paths[name] = output.with_name(f'{output.name}.{name}')
             if not paths[name].exists():
                 write_model(paths[name], value)
             elif not _is_same(read(paths[name]), value):
                 raise ValueError(f'{paths[name]} is another network than that of {name}; remove it')
-    return paths
+    return {name: str(value) if isinstance(value, Path) else value for name, value in paths.items()}
 
 
 def _is_same(one: SavedModel, other: SavedModel) -> bool:

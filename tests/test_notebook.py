@@ -20,9 +20,9 @@ from helpers.tiny import TOKENS, network, random_alphas, random_parameters, run,
 import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.saved_model import write_model
-from gluon_optbert.notebook import in_python, predictor_of
+from gluon_optbert.notebook import given_on_disk, in_python, predictor_of
 from gluon_optbert.reporting import sections
-from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError, fill
 
 SENTENCES = Head('classification', ('0', '1'), 'films', ('dull', 'fine'), ('text', 'label'))
 
@@ -112,6 +112,21 @@ def test_a_network_in_memory_is_written_beside_the_output_once(settings, tmp_pat
     for more in ({'seed': 1}, {'alphas': random_alphas(network())}, {'progress': {'step': 9}}):
         with pytest.raises(ValueError, match='another network'):
             opt.prune(**{**settings, 'model': opt.Model.of(saved_model(**more))})
+
+
+def test_a_teacher_is_a_run_a_network_or_a_path(model_directory, tmp_path):
+    (tmp_path / 'run' / 'round-1' / 'model').mkdir(parents=True)
+    run = opt.Run(types.SimpleNamespace(output=tmp_path / 'run'), None)
+    model = opt.read_model(model_directory)
+    for given, wanted in (
+        (run, tmp_path / 'run' / 'round-1' / 'model'),
+        (model, tmp_path / 'out.teacher'),
+        (model_directory, model_directory),
+    ):
+        fields = given_on_disk({'teacher': given, 'model': given, 'data': run}, tmp_path / 'out')
+        recipe = fill(opt.GlueRecipe, {**fields, 'output': tmp_path / 'out', 'task': 'SST-2'})
+        assert recipe.teacher == str(wanted) and recipe.data == run.output
+    assert opt.read_model(tmp_path / 'out.teacher').architecture == model.architecture
 
 
 def test_embeddings_of_a_network_in_memory_are_those_of_its_export(model_directory, deployed):
