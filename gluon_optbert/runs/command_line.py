@@ -139,7 +139,7 @@ def parse(
     parser = parser_of(cls, description=description, example=example, positional=positional)
     from_flags = vars(parser.parse_args(argv))
     path = from_flags.pop('recipe', None)
-    values = _recipe_at(path) if path else {}
+    values = {} if path is None else _recipe_at(path)
     check_alternatives(cls, values)
     values = overridden(cls, values, from_flags)
     source, flags = path or 'command line', set(from_flags) - {positional}
@@ -148,6 +148,8 @@ def parse(
 
 def _recipe_at(path: str) -> dict[str, Any]:
     """The fields in the recipe that a command line names, which may have meant a flag's file."""
+    if not path.strip():
+        raise RecipeError(['RECIPE must not be empty'])
     try:
         return read_yaml(find_recipe(path))
     except (RecipeError, FileNotFoundError) as error:

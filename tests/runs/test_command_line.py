@@ -52,6 +52,13 @@ def test_what_is_no_recipe_where_one_may_stand_is_asked_for_its_flag(tmp_path, c
         parse(ShardRecipe, [str(path), '--output', 'shards'], description='.', example='.')
 
 
+def test_empty_word_is_no_recipe():
+    """As of a variable of the shell that is not set."""
+    words = ['', '--input', 'text', '--vocab', 'vocab.txt', '--output', 'shards']
+    with pytest.raises(RecipeError, match='RECIPE must not be empty'):
+        parse(ShardRecipe, words, description='.', example='.')
+
+
 @given(st.text('a\n \x1b\u202e\r', max_size=200))
 def test_words_of_a_file_neither_control_a_terminal_nor_fill_it(text):
     said = shown(text * 6)
