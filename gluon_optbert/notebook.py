@@ -390,7 +390,7 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
         If a file is missing or not what it should be, or what it is scored on is not known.
     """
     with said_in_python(), contextlib.ExitStack() as stack:
-        from .commands.predicting import ScoreRecipe, scores_of, with_text
+        from .commands.predicting import ScoreRecipe, scores_of
         from .runs.recipe import fill
 
         network, head = None, None
@@ -407,7 +407,9 @@ def score(predictions: Any, data: str | Path, **options: Any) -> dict[str, float
                 raise ValueError('model goes with a file of predictions; a network says what it is')
             predictor = predictor_of(network)
             head = predictor.head
-            instances = read_instances(recipe.data, with_text(head, recipe.text))
+            columns = (*recipe.text, (head.columns or ('label',))[-1])
+            told = dataclasses.replace(head, columns=columns) if recipe.text else head
+            instances = read_instances(recipe.data, told)
             answers = map(record, instances, predicted(predictor, instances, 'predicting'))
             predictions.write_text('\n'.join(map(json.dumps, answers)), encoding='utf-8')
         scores, notes, lines = scores_of(recipe, head)

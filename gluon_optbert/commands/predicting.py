@@ -110,6 +110,15 @@ class PredictRecipe(EmbeddingOptions, NetworkRecipe):
         metavar='OUT.npy',
     )
 
+    def problems(self) -> list[str]:
+        """Contradictory fields."""
+        problems = super().problems()
+        if len(self.text) > 2:
+            problems.append(f'--text must be one column or two, found {",".join(self.text)}')
+        if self.embed is None:
+            problems += [f'--{name} goes with --embed' for name in self.of_embeddings()]
+        return problems
+
 
 def instances_of(recipe: PredictRecipe, predictor: Predictor) -> tuple[Iterator[Instance], int | None]:
     """The instances of the input, and of a file how many; these are all checked before the first is given."""

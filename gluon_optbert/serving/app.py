@@ -254,8 +254,15 @@ def make_app(
     settings : ServiceSettings, optional
     host_names : collection of str, optional
         The names in Host headers that are answered, beside those of this machine; by default all are.
+
+    Raises
+    ------
+    ValueError
+        If the settings say how embeddings are made, and the network gives none.
     """
     settings = settings or ServiceSettings()
+    if predictor.head.outputs and settings.of_embeddings():
+        raise ValueError(f'--{settings.of_embeddings()[0]} goes with an encoder; {name} gives no embeddings')
     service = Service(predictor, name=name, settings=settings)
     page = page_of(service.facts(), card)
     Body = body_of(predictor.head, settings, pairs=predictor.pairs)

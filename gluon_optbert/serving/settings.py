@@ -22,6 +22,10 @@ class EmbeddingOptions(Recipe):
         None,
     )
 
+    def of_embeddings(self) -> list[str]:
+        """The fields of embeddings that are stated."""
+        return [name for name in EmbeddingOptions.model_fields if not self.is_default(name)]
+
 
 class ServiceSettings(EmbeddingOptions):
     """The limits of a service, its batches, and the kind of its embeddings."""

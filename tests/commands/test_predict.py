@@ -39,3 +39,17 @@ def test_input_without_lines_is_said_to_have_none(deployment, name, capsys):
     said = capsys.readouterr()
     assert said.out == ''
     assert said.err.splitlines()[-1] == f'{path}: has no lines, so there are no predictions'
+
+
+@pytest.mark.parametrize(
+    'words, says',
+    [
+        (['--text', 'a,b,c'], '--text must be one column or two'),
+        (['--pooling', 'cls'], '--pooling goes with --embed'),
+        (['--normalise'], '--normalise goes with --embed'),
+    ],
+)
+def test_flags_that_nothing_reads_are_refused(deployment, words, says, capsys):
+    (deployment / 'text.txt').write_text('review\na fine film\n')
+    assert predicting.predict([str(deployment), '--input', str(deployment / 'text.txt'), *words]) == 2
+    assert says in capsys.readouterr().err

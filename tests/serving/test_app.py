@@ -37,6 +37,13 @@ def clients():
         }
 
 
+def test_settings_of_embeddings_are_refused_for_a_network_that_gives_none():
+    for setting in ({'pooling': 'cls'}, {'normalise': False}):
+        with pytest.raises(ValueError, match='tiny gives no embeddings'):
+            client_of(**setting)
+        client_of(FakePredictor(HEADS['embeddings']), **setting)
+
+
 @pytest.fixture(scope='module')
 def client(clients):
     return clients['sentences']
