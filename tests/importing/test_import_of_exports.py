@@ -150,7 +150,7 @@ WHOLE = {token: i for i, token in enumerate(vocabulary().idx_to_token)}
         ({'model': {'type': 'BPE', 'vocab': WHOLE}}, 'wanted a model of type WordPiece'),
         (tokenizer_of({**WHOLE, 'new': 10**12}), 'numbers from 0 on'),
         (tokenizer_of(WHOLE, [{'content': 'x', 'id': 0}]), 'numbers from 0 on'),
-        (tokenizer_of(WHOLE, [{'content': 'x\ny', 'id': len(WHOLE)}]), 'a token has a line break'),
+        (tokenizer_of(WHOLE, [{'content': 'x\ny', 'id': len(WHOLE)}]), 'has a line break'),
         (tokenizer_of(WHOLE, [{'content': '\ud800', 'id': len(WHOLE)}]), 'half a surrogate pair'),
         (tokenizer_of([1, 2]), 'tokenizer.json: not read by `tokenizers`'),
     ],
