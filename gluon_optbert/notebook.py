@@ -292,7 +292,7 @@ def given_on_disk(values: dict[str, Any], output: Path) -> dict[str, Any]:
     paths = dict(values)
     for name, value in values.items():
         if isinstance(value, Run):
-            paths[name] = value.directory if name in ('model', 'teacher') else value.output
+            paths[name] = value.directory if name in ('model', 'base', 'teacher') else value.output
         elif isinstance(value, SavedModel):
             paths[name] = output.with_name(f'{output.name}.{name}')
             if not paths[name].exists():
