@@ -5,6 +5,7 @@ files. A column is found by its name, because mirrors of a data set differ in wh
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -131,13 +132,20 @@ def read_header(path: Path) -> list[str]:
     with open(path, 'rb') as file:
         lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in file)
         line = next(filter(None, lines), '')
-    return next(_csv_reader(line), []) if path.suffix.lower() == '.csv' else line.split('\t')
+    if path.suffix.lower() != '.csv':
+        return line.split('\t')
+    with _cells_up_to(len(line)):
+        return next(csv.reader([line]), [])
 
 
-def _csv_reader(text: str, **options: bool) -> Iterator[list[str]]:
-    """A reader of cells of any length, of which 131,072 characters are the usual limit."""
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    return csv.reader(io.StringIO(text, newline=''), **options)
+@contextlib.contextmanager
+def _cells_up_to(characters: int) -> Iterator[None]:
+    """Let `csv` read cells so long, of which 131,072 characters are the usual limit."""
+    before = csv.field_size_limit(max(csv.field_size_limit(), characters))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def read_lines(path: Path) -> list[list[str]]:
@@ -151,11 +159,13 @@ def read_lines(path: Path) -> list[list[str]]:
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line that a record of a CSV file begins on, and its cells."""
-    reader, line = _csv_reader(decoded(path), strict=True), 1
+    text, line = decoded(path), 1
+    reader = csv.reader(io.StringIO(text, newline=''), strict=True)
     try:
-        for cells in reader:
-            yield line, cells
-            line = reader.line_num + 1
+        with _cells_up_to(len(text)):
+            for cells in reader:
+                yield line, cells
+                line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f'{path}: line {line}: {error}; a cell with a comma, a quote or a line break stands in quotes, '

@@ -50,7 +50,7 @@ WORDS = (WORDS + 'not is was seems and or but near far under over').split()
 TRAIN = '--shards {w}/shards --batch-size 8 --log-every 5 --checkpoint-every 5 --evaluation-limit 16'
 PRUNE = (
     f'pretrain/run_prune.py {TRAIN} --model {{w}}/model --alpha-steps 4 --alpha-learning-rate 0.05 '
-    '--recovery-steps 4 --gamma 0.01 --optimizer bertadam --rounds 2 --target 0.6 --split-half true '
+    '--recovery-steps 4 --gamma 0.01 --optimizer bertadam --rounds 2 --target 0.6 '
     '--learning-rate 0.001'
 )
 TUNED = '{w}/sst2/seed-1'
@@ -59,9 +59,9 @@ COMMANDS = (
     '--dupe-factor 2 --held-out 0.1',
     f'pretrain/run_pretraining.py {TRAIN} --architecture l2_h16_a2_f32 --steps 12 --learning-rate 0.001 '
     '--initial-std 0.1 --output {w}/model',
-    f'{PRUNE} --output {{w}}/pruned',
-    f'{PRUNE} --output {{w}}/l0 --penalty l0',
-    f'{PRUNE} --output {{w}}/proximal --penalty proximal --objective flops',
+    f'{PRUNE} --output {{w}}/pruned --split-half true',
+    f'{PRUNE} --output {{w}}/l0 --penalty l0 --split-half true',
+    f'{PRUNE} --output {{w}}/proximal --penalty proximal --objective flops --split-half true',
     f'{PRUNE} --output {{w}}/heads --method heads --prune a --target 0.95 --rounds 1',
     f'{PRUNE} --output {{w}}/uniform --method uniform',
     'finetune/run_glue.py --task SST-2 --model {w}/pruned/round-2/model --data {w}/glue --max-length 16 '
