@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <mxnet/c_api.h>
 #include <mxnet/c_predict_api.h>
 
 static char *content(const char *path, long *size) {
@@ -40,5 +41,6 @@ int main(void) {
     float *encoded = malloc(count * sizeof *encoded);
     check(MXPredGetOutput(network, 0, encoded, count));
     for (uint32_t i = 0; i < count; i++) printf("%.9g\n", encoded[i]);
-    return MXPredFree(network);
+    check(MXPredFree(network));
+    return MXNDArrayWaitAll();  /* MXNet's threads free the operators; they must not outlive main */
 }
