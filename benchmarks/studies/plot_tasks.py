@@ -263,7 +263,7 @@ def page_of(study: Study, against: str | None = None) -> str:
 
     first = study.starts[0]
     rows = [['not pruned', '', '', in_millions(first['parameters']), percent(1)]]
-    rows[0] += [text([score_of(start) for start in study.starts]), *['', ''][: 1 + bool(against)]]
+    rows[0] += [text([score_of(start) for start in study.starts]), *[''] * (1 + bool(against))]
     rows[0] += [f'{panel.pair(first)[0]:.3g} ms' for panel in study.panels]
     for size in study.sizes:
         parameters, flops = (np.mean([row[name] for row in size.rows]) for name in ('parameters', 'flops'))

@@ -178,7 +178,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     )
     fit_tokens: PositiveInt = option(
         'tokens that reconstruct reads, for each input of the widest product that is fitted; with few of '
-        'them, which is faster, the layers fit the noise of the text',
+        'them, which is faster, the layers fit the noise of the text. No effect without reconstruct',
         FIT_TOKENS,
     )
     teacher: str | None = option(
@@ -233,8 +233,6 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             problems.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
             )
-        if not self.reconstruct and not self.is_default('fit_tokens'):
-            problems.append('fit_tokens is about reconstruct')
         if method.only and self.prune != method.only:
             problems.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
