@@ -2,8 +2,9 @@
 on arrays.
 
 Both regressions are streamed. They keep sums of products, so their memory does not grow with the tokens. Both
-are drawn towards the parameters that the cut left: with few tokens these change little. Source: K-prune (Park
-et al., 2023, arXiv 2308.03449); Kwon et al. (2022, arXiv 2204.09656), section 3.4."""
+are drawn towards the parameters that the cut left, a dense layer by as much as held-out tokens choose: with
+few tokens these change little. Source: K-prune (Park et al., 2023, arXiv 2308.03449); Kwon et al. (2022,
+arXiv 2204.09656), section 3.4."""
 
 from __future__ import annotations
 
@@ -145,7 +146,8 @@ def _even(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.sqrt(ratio).astype(np.float32)
 
 
-RIDGE = 0.01  # the penalty, as a share of the mean squared input
+RIDGE = 0.01  # the penalty, as a share of the mean squared input, where no token is held out
+RIDGES = np.geomspace(1e-3, 100, 11)  # of which held-out tokens choose
 ROUNDING = 1e-10  # a variance below this share of the mean square is none: float64 sums are off by less
 Total = Callable[[np.ndarray], np.ndarray]  # a sum over workers
 
@@ -160,26 +162,33 @@ class DenseRegression:
     """
 
     def __init__(self, inputs: int, outputs: int):
-        self._tokens = np.zeros(1)
-        self._x, self._y = np.zeros(inputs), np.zeros(outputs)
-        self._xx, self._xy = np.zeros((inputs, inputs)), np.zeros((inputs, outputs))
+        # of the tokens that are not held out, and of those that are
+        self._tokens = np.zeros(2)
+        self._x, self._y = np.zeros((2, inputs)), np.zeros((2, outputs))
+        self._xx, self._xy = np.zeros((2, inputs, inputs)), np.zeros((2, inputs, outputs))
 
-    def add(self, inputs: np.ndarray, targets: np.ndarray) -> None:
-        """Count tokens: inputs of shape (tokens, inputs), targets of shape (tokens, outputs)."""
-        self._tokens += len(inputs)
-        self._x += inputs.sum(axis=0, dtype=np.float64)
-        self._y += targets.sum(axis=0, dtype=np.float64)
-        inputs = inputs.astype(np.float64)  # float32 would lose a variance far below the squared mean
-        self._xx += inputs.T @ inputs
-        self._xy += inputs.T @ targets
+    def add(self, inputs: np.ndarray, targets: np.ndarray, held_out: np.ndarray | bool = False) -> None:
+        """Count tokens: inputs of shape (tokens, inputs), targets of shape (tokens, outputs), and which of
+        them are held out, shape (tokens,).
+        """
+        held_out = np.broadcast_to(held_out, len(inputs))
+        for part, chosen in enumerate((~held_out, held_out)):
+            some, wanted = inputs[chosen], targets[chosen]
+            self._tokens[part] += len(some)
+            self._x[part] += some.sum(axis=0, dtype=np.float64)
+            self._y[part] += wanted.sum(axis=0, dtype=np.float64)
+            some = some.astype(np.float64)  # float32 would lose a variance far below the squared mean
+            self._xx[part] += some.T @ some
+            self._xy[part] += some.T @ wanted
 
     def solve(
         self, weight: np.ndarray, bias: np.ndarray, *, ridge: float = RIDGE, total: Total = np.asarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The weight and the bias with the least squared error.
 
-        With X and Y centred and n inputs: W' = (XᵀX + λI)⁻¹ (XᵀY + λWᵀ), transposed, b' = ȳ - W'x̄, and
-        λ = ridge · tr(XᵀX) / n.
+        With X and Y centred and n inputs: W' = (XᵀX + λI)⁻¹ (XᵀY + λWᵀ), transposed, and b' = ȳ - W'x̄. The
+        tokens that are not held out are solved with every λ of `RIDGES` · tr(XᵀX) / n, and the λ with the
+        least error on those that are solves all of them: the best λ does not grow with the tokens.
 
         Parameters
         ----------
@@ -187,6 +196,8 @@ class DenseRegression:
             What the solution is drawn towards.
         bias : np.ndarray, shape (outputs,)
             The result where no token was counted.
+        ridge : float
+            Where none or all are held out, λ is that · tr(XᵀX) / n.
         total : callable
             The sum of an array over the workers; by default there is one.
 
@@ -195,19 +206,42 @@ class DenseRegression:
         weight : np.ndarray of float32, shape (outputs, inputs)
         bias : np.ndarray of float32, shape (outputs,)
         """
-        tokens = float(total(self._tokens)[0])
-        x, y, xx, xy = (total(array) for array in (self._x, self._y, self._xx, self._xy))
-        if not tokens:
+        counts, *sums = (total(array) for array in (self._tokens, self._x, self._y, self._xx, self._xy))
+        if not (tokens := counts.sum()):
             return weight, bias
-        x, y, square = x / tokens, y / tokens, np.trace(xx)
-        xx = xx - tokens * np.outer(x, x)
-        xy = xy - tokens * np.outer(x, y)
-        if np.trace(xx) <= ROUNDING * square:  # every token is the same
+        x, y = (array.sum(axis=0) / tokens for array in sums[:2])
+        parts = [_centred(x, y, *part) for part in zip(counts, *sums)]
+        xx, xy = (sum(arrays) for arrays in zip(*parts))
+        if np.trace(xx) <= ROUNDING * np.trace(sums[2].sum(axis=0)):  # every token is the same
             return weight, (y - weight @ x).astype(np.float32)
-        drawn = ridge * np.trace(xx) / len(x)
-        xx[np.diag_indices_from(xx)] += drawn
-        solved = np.linalg.solve(xx, xy + drawn * weight.T.astype(np.float64)).T
+        weight = weight.astype(np.float64)
+        penalty = ridge * np.trace(xx) / len(x)
+        if counts.all():
+            learnt, held_out = parts
+            penalties = RIDGES * counts[0] / tokens * np.trace(xx) / len(x)
+            errors = [_error(_drawn(*learnt, weight, one), *held_out) for one in penalties]
+            penalty = penalties[np.argmin(errors)]
+        solved = _drawn(xx, xy, weight, penalty)
         return solved.astype(np.float32), (y - solved @ x).astype(np.float32)
+
+
+def _centred(
+    x: np.ndarray, y: np.ndarray, tokens: float, sum_x: np.ndarray, sum_y: np.ndarray, *products: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of products of some tokens about the means of all."""
+    xx, xy = products
+    off = sum_x - tokens * x
+    return xx - np.outer(x, sum_x) - np.outer(off, x), xy - np.outer(x, sum_y) - np.outer(off, y)
+
+
+def _drawn(xx: np.ndarray, xy: np.ndarray, weight: np.ndarray, penalty: float) -> np.ndarray:
+    """The least squares solution that is drawn towards a weight; shape (outputs, inputs)."""
+    return np.linalg.solve(xx + penalty * np.eye(len(xx)), xy + penalty * weight.T).T
+
+
+def _error(weight: np.ndarray, xx: np.ndarray, xy: np.ndarray) -> float:
+    """The squared error of a weight, but for the sum of squared targets."""
+    return float(np.sum((weight @ xx - 2 * xy.T) * weight))
 
 
 class ScaleRegression:

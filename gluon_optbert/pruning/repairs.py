@@ -98,6 +98,13 @@ def _applied(dense: gluon.nn.Dense, inputs: np.ndarray) -> np.ndarray:
     return inputs @ dense.weight.data().asnumpy().T + dense.bias.data().asnumpy()
 
 
+def _held_out(batch: Batch) -> np.ndarray:
+    """Which tokens choose the penalty of a fit, shape (length * batch,) in the order of the stream: every
+    fourth 16 instances, as neighbours may share their text.
+    """
+    return np.broadcast_to(batch.rows // 16 % 4 == 0, batch.input_ids.T.shape).reshape(-1)
+
+
 class _Repair:
     """The two networks, and the tokens on their way through both.
 
@@ -117,6 +124,7 @@ class _Repair:
         self._architecture, self._batches, self._directory = whole.architecture, batches, directory
         self._ends, self._values = np.cumsum([batch.input_ids.size for batch in batches]), {}
         self._real, self._workers = [real_tokens(batch) for batch in batches], workers
+        self._held_out = [_held_out(batch) for batch in batches]
         self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
         self._kept = lambda *axis: kept_along(axis, whole.architecture, selection)  # along uncut tensors
         self._stream = self._kept('h')
@@ -146,10 +154,8 @@ class _Repair:
         shape = (*self._batches[i].input_ids.T.shape, -1)
         return mx.nd.array(self._read(name, i).reshape(shape), ctx=self._workers.context())
 
-    def _solve(self, regression, parameters: tuple[gluon.Parameter, ...], inputs: Values, targets: Values):
-        """Replace parameters by the solution of a regression over the tokens that are no padding."""
-        for i, real in enumerate(self._real):
-            regression.add(inputs(i)[real], targets(i)[real])
+    def _solve(self, regression, *parameters: gluon.Parameter) -> None:
+        """Replace parameters by the solution of a regression."""
         before = (parameter.data().asnumpy() for parameter in parameters)
         total = self._workers.total
         solved = regression.solve(*before, total=lambda array: total(array, name='reconstruction'))
@@ -157,16 +163,20 @@ class _Repair:
             parameter.set_data(mx.nd.array(value))
 
     def _fit(self, weight: gluon.Parameter, bias: gluon.Parameter, inputs: str, targets: Values) -> None:
-        """Replace a dense layer by what turns inputs that were kept into the targets."""
+        """Replace a dense layer by what turns inputs that were kept into the targets, over the tokens that
+        are no padding.
+        """
         regression = DenseRegression(weight.shape[1], weight.shape[0])
-        self._solve(regression, (weight, bias), lambda i: self._read(inputs, i), targets)
+        for i, (real, held_out) in enumerate(zip(self._real, self._held_out)):
+            regression.add(self._read(inputs, i)[real], targets(i)[real], held_out[real])
+        self._solve(regression, weight, bias)
 
     def _fit_norm(self, norm: gluon.nn.LayerNorm, targets: Values) -> None:
-        """Replace gamma and beta by those that bring the normalized ``sum`` to the targets."""
+        """Replace gamma and beta by those that bring the normalized ``sum`` to the targets, likewise."""
         regression = ScaleRegression(norm.gamma.shape[0])
-        self._solve(
-            regression, (norm.gamma, norm.beta), lambda i: _normalized(norm, self._read('sum', i)), targets
-        )
+        for i, real in enumerate(self._real):
+            regression.add(_normalized(norm, self._read('sum', i))[real], targets(i)[real])
+        self._solve(regression, norm.gamma, norm.beta)
 
     def _write_normalized(self, norm: gluon.nn.LayerNorm) -> None:
         """The cut stream moves on: it is what the LayerNorm makes of ``sum``."""

@@ -156,14 +156,39 @@ def test_regression_keeps_the_weights_where_there_is_no_token_or_every_one_is_th
 
 def test_two_workers_shares_solve_as_one():
     targets = INPUTS @ WEIGHT.T + GENERATOR.standard_normal((400, 3))
-    one = in_pieces(DenseRegression(5, 3), INPUTS, targets).solve(WEIGHT, BIAS)
-    shares = [DenseRegression(5, 3), DenseRegression(5, 3)]
-    shares[0].add(INPUTS[::2], targets[::2])
-    shares[1].add(INPUTS[1::2], targets[1::2])
+    held_out = np.arange(400) < 100
+    whole, *shares = (DenseRegression(5, 3) for _ in range(3))
+    whole.add(INPUTS, targets, held_out)
+    one = whole.solve(WEIGHT, BIAS)
+    for i, share in enumerate(shares):
+        share.add(INPUTS[i::2], targets[i::2], held_out[i::2])
     others = iter([shares[1]._tokens, shares[1]._x, shares[1]._y, shares[1]._xx, shares[1]._xy])
     both = shares[0].solve(WEIGHT, BIAS, total=lambda array: array + next(others))
     for value, wanted in zip(both, one):
         np.testing.assert_allclose(value, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize('noise, away', [(0.1, 3.0), (3.0, 0.1)])
+def test_held_out_tokens_choose_how_much_a_fit_is_drawn(noise, away):
+    """Where targets are noisy and the start is near it has to stay, else to go; no one penalty does both."""
+    inputs, fresh = GENERATOR.standard_normal((2, 120, 30))
+    true = GENERATOR.standard_normal((8, 30))
+    start = true + away * GENERATOR.standard_normal(true.shape)
+    targets = inputs @ true.T + noise * GENERATOR.standard_normal((120, 8))
+    held_out = np.arange(120) % 4 == 0
+
+    def error(mask, ridge=0.01):
+        regression = DenseRegression(30, 8)
+        regression.add(inputs, targets, mask)
+        weight, bias = regression.solve(start, np.zeros(8), ridge=ridge)
+        return ((fresh @ (true - weight).T - bias) ** 2).mean()
+
+    fixed = {ridge: error(False, ridge) for ridge in (1e-3, 10)}
+    best, worst = sorted(fixed, key=fixed.get)
+    assert best == (1e-3 if away > noise else 10)
+    assert error(held_out) < min(1.1 * fixed[best], 0.5 * fixed[worst])
+    for every in (True, False):  # nothing to choose by, or nothing to learn from
+        assert error(every) == error(every, 0.01) != error(held_out)
 
 
 def test_scale_regression_draws_all_units_by_their_mean_variance():
