@@ -138,6 +138,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
                 f'{data / task.train}: none of its rows is left to train on where {recipe.held_out:g} of '
                 f'{whole} are held out; give more rows, or a file dev beside it'
             )
+    elif workers.first and recipe.held_out != type(recipe).model_fields['held_out'].default:
+        LOG.warning('%s: held out is %s, so held_out is not read', data, ' and '.join(task.dev.values()))
     train = train.first(recipe.limit)
     plain = task.head.kind in ('classification', 'regression')
     if workers.first and plain and len(np.unique(train.labels)) == 1:
@@ -212,6 +214,11 @@ class SquadRecipe(Reading, FineTuneRecipe):
     version: Literal['1.1', '2.0'] = option('version of SQuAD; in 2.0 a question may have no answer', '1.1')
     learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
     null_threshold: float = option(Reading.model_fields['null_threshold'].description, 0.0)
+
+    def problems(self) -> list[str]:
+        """Contradictions between fields whose values are right in themselves."""
+        unread = self.null_threshold != 0 and self.version == '1.1'
+        return super().problems() + ['null_threshold is about version 2.0, and version is 1.1'] * unread
 
     def head(self, saved: SavedModel | None = None) -> Head:
         """The head of the task."""

@@ -173,7 +173,7 @@ class Plan:
     def scratch_steps(self) -> int | None:
         """Steps of the rows that are trained from scratch; None if nothing says how many."""
         steps = (self.file or self.recipe).scratch_steps or self.base.progress.trained_steps
-        return math.ceil(self.recipe.scale * steps) if steps else None
+        return _scaled(self.recipe.scale, steps) if steps else None
 
     @functools.cached_property
     def networks(self) -> tuple[Network, ...]:
@@ -286,7 +286,7 @@ class Plan:
         )
         values = {**fixed, **steps, **own, **unread}
         common: PruneRecipe = settings.recipe(values, refused=[refused] if beyond else [])
-        gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(self.base))
+        gates, recovery = (_scaled(recipe.scale, steps) for steps in common.round_steps(self.base))
         settling = common.settling()
         if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
             return common.replace(alpha_limit=gates, recovery_steps=recovery)
@@ -360,7 +360,7 @@ class Plan:
         if recipe.learning_rates:
             values['learning_rates'] = list(recipe.learning_rates)
         if recipe.scale < 1:
-            values['limit'] = math.ceil(recipe.scale * self.instances[task])
+            values['limit'] = _scaled(recipe.scale, self.instances[task])
         defaults = {'max_length': min(128, positions)}
         if task in SQUAD:
             values |= {'version': SQUAD[task], 'data': recipe.data_squad}
@@ -418,6 +418,11 @@ class Plan:
             for one in self.networks
         ]
         return {**facts, 'rows' if self.file is None else 'networks': rows}
+
+
+def _scaled(scale: float, number: int) -> int:
+    """A number scaled and rounded up; 0.55 of 100 is 55, though their product in floating point is above."""
+    return math.ceil(round(scale * number, 6))
 
 
 def gate_steps(pruning: PruneRecipe) -> int:

@@ -86,7 +86,13 @@ def task_of_file(
     than two.
     """
     path = Path(path)
-    if is_tagged(path):
+    stated = {'--text': text, '--label': label, '--kind': kind if kind != 'token_classification' else None}
+    of_columns = [flag for flag, value in stated.items() if value]
+    if is_tagged(path) and not (of_columns and path.suffix.lower() == '.jsonl'):
+        if of_columns:
+            raise ValueError(
+                f'{path}: a file of tagged words has no columns; leave {", ".join(of_columns)} out'
+            )
         tags = {tag for sentence in read_sentences(path) for tag in sentence.tags}
         labels = tuple(sorted(tags, key=lambda tag: (tag != 'O', tag[2:], tag)))
         return task_of_head(_head(path, 'token_classification', labels, ('words', 'tags')), path)

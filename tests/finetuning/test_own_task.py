@@ -118,6 +118,15 @@ def test_own_labels_are_learnt_go_on_in_pruning_and_have_names(model_directory, 
         prune_task(TaskPruneRecipe(data=tmp_path / 'dev.csv', output=tmp_path / 'x', **settings))
 
 
+def test_held_out_is_said_to_be_unread_where_a_development_set_is_there(model_directory, tmp_path, caplog):
+    for name in ('train', 'dev'):
+        (tmp_path / f'{name}.csv').write_text('text,label\na,1\nb,0\n')
+    prepared(own_recipe(model_directory, tmp_path, tmp_path))
+    assert not caplog.messages
+    prepared(own_recipe(model_directory, tmp_path, tmp_path, held_out=0.5))
+    assert [one for one in caplog.messages if 'dev.csv, so held_out is not read' in one]
+
+
 @pytest.mark.parametrize(
     'content, more, says',
     [

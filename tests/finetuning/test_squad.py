@@ -81,6 +81,15 @@ def test_squad_leaves_predictions_that_have_its_scores(version, questions, model
         assert sum(not text for text in found.values()) == 6
 
 
+def test_a_threshold_of_no_answer_is_refused_where_every_question_has_one(
+    questions, model_directory, tmp_path
+):
+    settings = {'null_threshold': 1.0}
+    assert recipe_in(questions, model_directory, tmp_path, version='2.0', **settings).null_threshold == 1
+    with pytest.raises(ValueError, match='null_threshold is about version 2.0'):
+        recipe_in(questions, model_directory, tmp_path, version='1.1', **settings)
+
+
 def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(
     questions, model_directory, tmp_path, monkeypatch
 ):

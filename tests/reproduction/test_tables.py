@@ -228,6 +228,8 @@ def test_scale_and_learning_rates_are_those_of_flags_and_files(planned, tmp_path
 
     scaled = planned(**tasks, scale=0.1, alpha_steps=25, recovery_steps=100, learning_rates='1e-5,2e-5')
     assert (scaled.pruning.alpha_steps, scaled.pruning.recovery_steps) == (3, 10)
+    exact = planned(**tasks, scale=0.55, recovery_steps=100)  # 0.55 * 100 is above 55 in floating point
+    assert exact.pruning.recovery_steps == 55
     found = {task: (cell.limit, cell.epochs, cell.learning_rates) for task, cell in cells(scaled).items()}
     # of 6 questions and 41 sentences
     assert found == {'SQuAD v1.1': (1, 1, (1e-5, 2e-5)), 'SST-2': (5, 1, (1e-5, 2e-5))}

@@ -213,6 +213,20 @@ def test_flags_that_do_not_say_which_columns_are_meant_are_refused(tmp_path, hea
         task_of_file(path, **flags)
 
 
+def test_flags_of_columns_decide_that_json_lines_with_words_are_a_table(tmp_path):
+    path = tmp_path / 'dev.jsonl'
+    path.write_text(
+        '{"tokens": ["a", "b"], "ner_tags": ["O", "B"], "sentence": "a b", "label": "x"}\n'
+        '{"tokens": ["c"], "ner_tags": ["O"], "sentence": "c", "label": "y"}\n'
+    )
+    assert task_of_file(path).head.kind == 'token_classification'
+    assert task_of_file(path, text=['sentence']).fields == ('sentence',)
+    columns = write(tmp_path / 'dev.conll', 'a O\nb B\n')
+    assert task_of_file(columns, kind='token_classification').head.labels == ('O', 'B')
+    with pytest.raises(ValueError, match='has no columns; leave --text, --kind out'):
+        task_of_file(columns, text=['sentence'], kind='classification')
+
+
 @pytest.mark.parametrize(
     'text, said',
     [
