@@ -9,7 +9,7 @@ outputs:
 2. P learns what is missing: the uncut sum before the LayerNorm, minus the cut network's skip connection.
    Gamma and beta of the LayerNorm follow.
 3. D learns the uncut filters that stay; then G and its LayerNorm as P and its own.
-4. After the last layer, the transform of the MLM head and its LayerNorm follow, if there is one.
+4. After the last layer, the transform of the MLM head and its LayerNorm follow, if there is a trained one.
 
 The pooler, the NSP head and the head of a task stay as the cut left them: a sequence has one [CLS], and they
 would need more. Where layers are dropped, the last product before the gap, or the LayerNorm of the embedding,
@@ -335,7 +335,7 @@ def reconstruct(
         steps = [repair.embeddings, *layers]
         for step in tracked(steps, 'layers', len(steps), unit='layer', quiet=not workers.first):
             step()
-        if cut.head == PRETRAINING:
+        if cut.head == PRETRAINING and 'mlm' not in (whole.progress.untrained or ()):
             repair.mlm_head()
         # least squares raises the scale of P again
         fitted = balance_heads({**cut.parameters, **read_parameters(repair.cut)}, cut.architecture)

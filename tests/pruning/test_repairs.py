@@ -107,6 +107,17 @@ def test_reconstruction_brings_the_cut_network_nearer(architecture, selection):
     assert after < 0.9 * before
 
 
+@pytest.mark.parametrize('untrained', [(), ('mlm', 'nsp')])
+def test_mlm_head_is_fitted_if_it_is_trained(untrained):
+    whole = dataclasses.replace(saved(network(), 5), progress=Progress(untrained=untrained or None))
+    selection = random_selection(whole.architecture, 6, letters='h')
+    smaller = cut_by(whole, selection)
+    fitted = reconstruct(whole, smaller, selection, random_batches(whole.architecture, 6), workers=WORKERS)
+    for name in ('decoder.0.weight', 'decoder.2.gamma'):
+        same = np.array_equal(fitted.parameters[name], smaller.parameters[name])
+        assert same == bool(untrained)
+
+
 def test_reconstruction_refuses_a_selection_of_another_network():
     whole = saved(network(), 1)
     with pytest.raises(ValueError, match='selection does not lead'):
