@@ -77,6 +77,9 @@ class FeaturesObjective(PruningObjective):
         check_teacher(teacher, start, states=of_states, heads=False, source=recipe.taught)
         return fitting_task(teacher, start.head, source=recipe.taught, max_length=max_length, pairs=pairs)
 
+    def instances(self) -> int:
+        return len(self.train)
+
     def instances_held_out(self) -> int:
         return len(self.heldout)
 

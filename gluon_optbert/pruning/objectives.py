@@ -222,6 +222,10 @@ class PruningObjective:
         """Why the network that came in is no base to judge cuts by, as far as it says; None if it is one."""
         return None
 
+    def instances(self) -> int:
+        """How many instances are learnt from."""
+        raise NotImplementedError
+
     def instances_held_out(self) -> int | None:
         """How many held-out instances are measured on; None if none are counted."""
         return None
@@ -316,6 +320,9 @@ class PretrainingObjective(PruningObjective):
     def _gate_teacher(self) -> Teacher:
         one = self.start if self.recipe.gate_teacher else self._teaching
         return self.teacher(one, heads=False, output=self._gate_weights.output)
+
+    def instances(self) -> int:
+        return self._shards['train'].instances
 
     def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
         return batches_of(self._shards['train'], phase, start, self.workers)

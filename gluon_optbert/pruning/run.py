@@ -107,7 +107,8 @@ class Run:
     def text(self, tokens: int) -> list[Any]:
         """Data of the repairs of the round: batches from where those of its gates begin.
 
-        They are this worker's share, and have so many tokens together, over all workers and without padding.
+        They are this worker's share, and have so many tokens together, over all workers and without padding,
+        or as many instances as are learnt from: to read these again would say nothing new.
         They are the smallest part of a training batch that has 32 sequences and can be shared by the workers,
         so that neither is much more read nor more memory taken than is needed; or whole batches. Of batches
         that are counted in tokens they are `smaller` ones.
@@ -122,8 +123,10 @@ class Run:
         batches: list[Any] = []
         source = self.objective.batches(phase, phase.first_batch)
         with contextlib.closing(source), self.doing('reading text'):
-            while sum(batch.token_total for batch in batches) < tokens:
+            left = self.objective.instances()
+            while tokens > 0 and left > 0:
                 batches.append(next(source))
+                tokens, left = tokens - batches[-1].token_total, left - batches[-1].instance_total
         return batches
 
     def read(self, name: str) -> SavedModel | None:

@@ -283,6 +283,9 @@ def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model
     for one, other in zip(read[32], read[128]):
         assert np.array_equal(one.input_ids, other.input_ids)
     assert len(read[32]) == len(read[128])
+    every = run.Run(objective, 1, None, (0, 0), None).text(10**9)  # one pass, and no text twice
+    assert sum(batch.instance_total for batch in every[:-1]) < objective.instances()
+    assert sum(batch.instance_total for batch in every) >= objective.instances()
 
 
 def gradient_norm(saved):
