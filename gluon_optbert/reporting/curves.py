@@ -25,6 +25,12 @@ PANELS = (
     ('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'),
     ('nsp', 'nsp_loss', 'NSP loss\n(nats per instance)'),
     ('loss', None, 'loss of the labels'),
+    ('scores', None, "loss of the\nteacher's scores"),
+    ('states', None, 'difference of\nthe states'),
+    ('last', None, 'difference of\nthe last states'),
+    ('embeddings', None, 'difference of\nthe similarities'),
+    ('cosine_distance', None, '1 - cosine of\nthe embeddings'),
+    ('relations', None, 'divergence of\nthe relations'),
     ('penalty', None, 'penalty'),
     ('learning_rate', None, 'learning rate'),
 )
@@ -105,7 +111,11 @@ def draw_curves(segments: Sequence[Segment]) -> Figure | None:
 
 def _panels(names: Collection[str]) -> list[tuple[str, str | None, str]]:
     """The panels of what was measured: those of `PANELS`, and one for each score (``dev/accuracy``)."""
-    scores = [('', name, f'{plain(name)}\n(percent)') for name in sorted(names) if SCORE.fullmatch(name)]
+    scores = [
+        ('', name, plain(name).replace('/', '/\n') + '\n(percent)')
+        for name in sorted(names)
+        if SCORE.fullmatch(name)
+    ]
     return [panel for panel in PANELS if set(names) & set(panel[:2])] + scores
 
 

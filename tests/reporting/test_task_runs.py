@@ -153,14 +153,19 @@ def test_curves_of_nothing_that_is_drawn_are_left_out(tmp_path):
     assert draw_curves(segments_of([{'phase': 'recovery', 'step': 5, 'state_difference': 0.5}])) is None
 
 
-def test_curves_of_a_run_for_a_task_have_its_loss_and_its_scores():
+def test_curves_of_a_run_for_a_task_have_its_losses_and_its_scores():
     records = [
-        {'phase': 'recovery', 'round': 1, 'step': 5, 'loss': 0.5, 'learning_rate': 0.1},
+        {'phase': 'recovery', 'round': 1, 'step': 5, 'loss': 0.5, 'last': 0.2, 'learning_rate': 0.1},
         {'phase': 'recovery', 'round': 1, 'step': 10, 'dev/accuracy': 81.5},
     ]
     figure = draw_curves(segments_of(records))
     labels = [axes.get_ylabel() for axes in figure.axes]
-    assert labels == ['loss of the labels', 'learning rate', 'dev/accuracy\n(percent)']
+    assert [' '.join(label.split()) for label in labels] == [
+        'loss of the labels',
+        'difference of the last states',
+        'learning rate',
+        'dev/ accuracy (percent)',
+    ]
     assert [list(line.get_ydata()) for line in figure.axes[-1].lines] == [[81.5]]
 
 
