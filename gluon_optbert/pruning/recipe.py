@@ -506,8 +506,6 @@ class TaskPruneRecipe(
         problems = super().problems()
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')
-        if self.recover_after != 'every' and not self.recovers:
-            problems.append('recover_after is about recovery, and steps is 0')
         if self.trim_count > 1 and not self.trim:
             problems.append('trim_count is about the text of trim, which is not given')
         if self.task == SENTENCES and self.data is None:

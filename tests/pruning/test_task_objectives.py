@@ -149,7 +149,6 @@ def test_every_cut_and_its_export_are_exact(runs):
     [
         ('SST-2', {'batch_tokens': 64}, 'batch_tokens is about the task sentences'),
         ('SST-2', {'trim_count': 3}, 'trim_count is about the text of trim'),
-        ('SST-2', {'recover_after': 'last', 'steps': 0}, 'recover_after is about recovery'),
         ('sentences', {'batch_size': 8}, 'batch_size is not read for sentences'),
         ('SST-2', {'teacher': 'none', 'gate_teacher': True}, 'gate_teacher needs a teacher'),
         ('sentences', {'teacher': 'none'}, 'has no labels and needs a teacher'),
