@@ -86,8 +86,9 @@ def task_of_file(
     than two.
     """
     path = Path(path)
-    stated = {'--text': text, '--label': label, '--kind': kind if kind != 'token_classification' else None}
-    of_columns = [flag for flag, value in stated.items() if value]
+    tagged = {'--text': ('words',), '--label': 'tags', '--kind': 'token_classification'}  # as of a known head
+    stated = {'--text': tuple(text), '--label': label, '--kind': kind}
+    of_columns = [flag for flag, value in stated.items() if value and value != tagged[flag]]
     if is_tagged(path) and not (of_columns and path.suffix.lower() == '.jsonl'):
         if of_columns:
             raise ValueError(
