@@ -187,8 +187,8 @@ class DenseRegression:
         """The weight and the bias with the least squared error.
 
         With X and Y centred and n inputs: W' = (XᵀX + λI)⁻¹ (XᵀY + λWᵀ), transposed, and b' = ȳ - W'x̄. The
-        tokens that are not held out are solved with every λ of `RIDGES` · tr(XᵀX) / n, and the λ with the
-        least error on those that are solves all of them: the best λ does not grow with the tokens.
+        tokens that are not held out are solved with every λ of `RIDGES` · tr(XᵀX) / n. The λ that has the
+        least error on the others then solves all tokens: the best λ does not grow with them.
 
         Parameters
         ----------

@@ -139,7 +139,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
                 f'{whole} are held out; give more rows, or a file dev beside it'
             )
     elif workers.first and recipe.held_out != type(recipe).model_fields['held_out'].default:
-        LOG.warning('%s: held out is %s, so held_out is not read', data, ' and '.join(task.dev.values()))
+        there = ' and '.join(str(data / name) for name in task.dev.values())
+        LOG.warning('%s is there, so held_out is not read', there)
     train = train.first(recipe.limit)
     plain = task.head.kind in ('classification', 'regression')
     if workers.first and plain and len(np.unique(train.labels)) == 1:

@@ -124,7 +124,7 @@ def test_held_out_is_said_to_be_unread_where_a_development_set_is_there(model_di
     prepared(own_recipe(model_directory, tmp_path, tmp_path))
     assert not caplog.messages
     prepared(own_recipe(model_directory, tmp_path, tmp_path, held_out=0.5))
-    assert [one for one in caplog.messages if 'dev.csv, so held_out is not read' in one]
+    assert [one for one in caplog.messages if 'dev.csv is there, so held_out is not read' in one]
 
 
 @pytest.mark.parametrize(
