@@ -1,10 +1,11 @@
 """Score sentence encoders: rank correlation on STS-B's pairs, and search of long texts.
 
-TEXTS is what sentence_texts.py wrote. Networks are exports or model directories, as NAME=PATH; the first one
-is the parent. A search is also made with the queries of a network in the index of the parent. OUTPUT has a
-line for every network, with the rank of every right document and the cosine of every pair, from which
-differences are paired; OUTPUT with the suffix .md has the table. What is in OUTPUT is not computed again.
-Networks whose names differ in a last number, such as half-1 and half-2, are runs of one way with other seeds.
+TEXTS is what sentence_texts.py wrote. Networks are exports or model directories, as NAME=PATH, or a file .npz
+of embeddings by another program, such as peers/static_embeddings.py; the first one is the parent. A search is
+also made with the queries of a network in the index of the parent. OUTPUT has a line for every network, with
+the rank of every right document and the cosine of every pair, from which differences are paired; OUTPUT with
+the suffix .md has the table. What is in OUTPUT is not computed again. Networks whose names differ in a last
+number, such as half-1 and half-2, are runs of one way with other seeds.
 
 example:
   python benchmarks/studies/sentence_scores.py texts parent=models/minilm half=runs/half/round-1/model \\
@@ -177,6 +178,9 @@ def main(argv=None):
     index: dict[str, np.ndarray] = {}
 
     def encode(path: Path) -> dict[str, np.ndarray]:
+        if path.suffix == '.npz':
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
         with tempfile.TemporaryDirectory() as place:
             if is_model(path):
                 export(read_model(path), Path(place) / 'deploy', onnx=True)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import yaml
 from helpers.commands import call, module_at, refused, succeed
@@ -243,3 +244,28 @@ def test_gates_are_trained_by_every_setting_that_is_missing(shards_directory, tm
     again = call(f'{ROOM}/gate_optimizers.py', *words)
     assert again.returncode == 0 and 'step' not in again.stderr
     assert json.loads((tmp_path / 'gates' / 'points.json').read_text()) == points
+
+
+def test_sentence_encoders_are_scored_in_their_own_index_and_in_the_parents(tmp_path):
+    texts = tmp_path / 'texts'
+    (texts / 'search').mkdir(parents=True)
+    (texts / 'pairs.csv').write_text(''.join(f'a,b,{score}\n' for score in range(9)))
+    found = {'queries': ['q1', 'q2'], 'documents': ['d1', 'd2'], 'right': [0, 1]}
+    for name in ('squad', 'wiki'):
+        (texts / 'search' / f'{name}.json').write_text(json.dumps(found))
+    plain, turned = np.eye(2), np.eye(2)[::-1]
+    cosines = np.linspace(0, 1, 9)
+    towards = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    pairs = {'pairs 0': np.tile([1.0, 0.0], (9, 1)), 'pairs 1': towards}
+    parent = {**pairs, **{f'{name} {what}': plain for name in ('squad', 'wiki') for what in found}}
+    np.savez(tmp_path / 'parent.npz', **parent)
+    child = {**pairs, 'pairs 1': towards[::-1]}
+    child |= {f'{name} {what}': turned for name in ('squad', 'wiki') for what in found}
+    np.savez(tmp_path / 'child.npz', **child)
+    words = [f'{name}={tmp_path}/{name}.npz' for name in ('parent', 'child')]
+    made('sentence_scores.py', texts, *words, '--output', tmp_path / 'scores.json')
+    scores = json.loads((tmp_path / 'scores.json').read_text())
+    assert scores['parent']['squad'] == scores['child']['squad'] == [0, 0]
+    assert scores['child']['squad in the parent'] == [1, 1]
+    table = (tmp_path / 'scores.md').read_text()
+    assert '100.00' in table and '-100.00 (-200.00' in table and '63.1 (-36.9' in table

@@ -392,6 +392,16 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, t
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'exists' in refused.stderr
 
 
+PARTS = ('states', 'last', 'embeddings', 'cosine_distance', 'relations')  # of a teacher without scores
+
+
+def parts_of_losses(output):
+    """The parts of the loss and the gradient's norm, step by step."""
+    names = ('gradient_norm', 'loss', 'scores', *PARTS)
+    rows = losses_of(output)
+    return {name: [row[name] for row in rows if name in row] for name in names if name in rows[-1]}
+
+
 # prunes by the recipes whose files it is given
 PRUNING = """
 import sys
@@ -409,20 +419,26 @@ for path in sys.argv[1:]:
 def test_two_workers_prune_as_one_does(recipe_of, place, models, tmp_path):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
-    more.update(learning_rate=1e-3)
+    more.update(learning_rate=1e-3, log_every=1)
+    every = {**more, 'teacher_weights': 'states=1,last=0.5,embeddings=20,cosines=1,relations=1'}
+    runs = {'SQuAD': more, 'sentences': every}
     recipes = [
-        saved_recipe(tmp_path / f'{task}.yaml', place, models, task, tmp_path / f'two-{task}', **more)
-        for task in ('SQuAD', 'sentences')
+        saved_recipe(tmp_path / f'{task}.yaml', place, models, task, tmp_path / f'two-{task}', **values)
+        for task, values in runs.items()
     ]
     done = horovodrun('-c', PRUNING, *recipes)
     assert done.returncode == 0, done.stderr
-    for task in ('SQuAD', 'sentences'):
-        prune_task(recipe_of(task, f'one-{task}', **EXACT, **more))
+    for task, values in runs.items():
+        prune_task(recipe_of(task, f'one-{task}', **EXACT, **values))
         places = [tmp_path / f'{name}-{task}' for name in ('one', 'two')]
         one, two = (selection_of(directory / 'round-1').to_dict()['kept'] for directory in places)
         assert one == two
         one, two = map(scores_on_sample, places)
         assert np.abs(one - two).max() < 1e-3 * np.abs(one).max()
+        one, two = map(parts_of_losses, places)
+        assert set(one) == set(two) > ({*PARTS} if task == 'sentences' else set())
+        for part, values in one.items():
+            assert two[part] == pytest.approx(values, rel=1e-3, abs=1e-6), part
 
 
 def scores_on_sample(output):
