@@ -442,8 +442,9 @@ class TaskPruneRecipe(
         'directory of the data in the official layout; by default GluonNLP downloads the data. For sentences '
         'a file of texts, or a directory of such: .txt with a sentence or paragraph in each line, and .csv, '
         '.tsv or .jsonl with a text or a pair in each row, perhaps with a score. All texts are learnt from, '
-        'but for pairs with scores, which are held out to measure on: those of files called dev (validation) '
-        'or test; if there is none, all; if there is nothing else, a share of them, see --held-out',
+        'but for pairs with scores, which are held out to measure on: those of files called dev '
+        '(validation, valid, val) or test; if there is none, all; if there is nothing else, a share of them, '
+        'see --held-out',
         None,
     )
     steps: NonNegativeInt | None = option(

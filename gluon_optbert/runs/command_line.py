@@ -110,10 +110,10 @@ def parser_of(
         elif field.default not in (None, ()):
             shown = field.default
             if isinstance(shown, Mapping):
-                shown = tuple(f'{key}={value}' for key, value in shown.items())
+                shown = tuple(f'{key}={value}' for key, value in shown.items() if value is not None)
             if isinstance(shown, tuple):
                 shown = ','.join(map(str, shown))
-            text += f' [default: {shown}]'
+            text += f' [default: {shown}]' if shown != '' else ''
         groups.get(name, parser).add_argument(
             flag(name),
             dest=name,

@@ -23,7 +23,7 @@ class TableOptions(Recipe):
     kind: Literal['classification', 'regression', 'multi_label', 'token_classification'] | None = option(
         'kind of the labels: one class, a number to predict, any number of labels, or a tag for every word. '
         'By default numbers if one has a fraction, and by the file: lists of JSON are several labels, CoNLL '
-        'columns (.conll) or lists of words and tags are tags',
+        'columns (.conll, .iob, .bio) or lists of words and tags are tags',
         None,
     )
     labels: tuple[str, ...] = option(
