@@ -166,7 +166,7 @@ def read_teacher(
     """
     source, weights = recipe.teacher, recipe.teaching()
     teacher = without_gates(read_model(Path(source)))
-    check_teacher(teacher, saved, states=False, heads=False, source=source)
+    check_teacher(teacher, saved, units=False, layers=False, heads=False, source=source)
     reads = {'max_length': recipe.max_length, 'pairs': exercise.train.has_pairs}
     teacher = fitting_task(teacher, exercise.head, source=source, **reads)
     if weights.embeddings:

@@ -73,8 +73,9 @@ class FeaturesObjective(PruningObjective):
         if recipe.taught in (None, 'parent'):
             return start if recipe.taught else None
         teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
-        of_states = recipe.teaching().same_width
-        check_teacher(teacher, start, states=of_states, heads=False, source=recipe.taught)
+        weights = recipe.teaching()
+        needed = {'units': weights.same_width, 'layers': weights.same_layers, 'heads': False}
+        check_teacher(teacher, start, **needed, source=recipe.taught)
         return fitting_task(teacher, start.head, source=recipe.taught, max_length=max_length, pairs=pairs)
 
     def instances(self) -> int:

@@ -289,7 +289,7 @@ class PretrainingObjective(PruningObjective):
         if recipe.taught not in (None, 'parent'):
             self._teaching = fitting_teacher(read_model(Path(recipe.taught)), start)
             check_shards_fit(self._shards, self._teaching.architecture, 'the teacher')
-            needed = {'states': weights.same_width, 'heads': weights.scores > 0}
+            needed = {'units': weights.same_width, 'layers': weights.same_layers, 'heads': weights.scores > 0}
             check_teacher(self._teaching, start, **needed, source=recipe.taught)
 
     @staticmethod

@@ -111,15 +111,16 @@ class Teacher:
 
 
 def check_teacher(
-    teacher: SavedModel, student: SavedModel, *, states: bool, heads: bool = True, source: str
+    teacher: SavedModel, student: SavedModel, *, units: bool, layers: bool, heads: bool = True, source: str
 ) -> None:
     """Refuse a network that cannot teach another, which is not cut yet.
 
     Raises
     ------
     ValueError
-        If it has another vocabulary, or gates. If its states are learnt, or its embeddings unit by unit, also
-        if it has another hidden size or number of layers; if its scores are, without heads of pre-training.
+        If it has another vocabulary, or gates. If states or embeddings are learnt unit by unit, also if it
+        has another hidden size; if those of all layers are, another number of layers; if its scores are,
+        without heads of pre-training.
     """
     if vocabulary_hash(teacher.vocabulary) != vocabulary_hash(student.vocabulary):
         raise ValueError(
@@ -132,11 +133,12 @@ def check_teacher(
             '--teacher-weights scores=0'
         )
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]
-    if states and sizes[0] != sizes[1]:
+    wider = units and sizes[0][0] != sizes[1][0]
+    if wider or layers and sizes[0][1] != sizes[1][1]:
         raise ValueError(
             f'{source}: the teacher has h = {sizes[0][0]} and {sizes[0][1]} layers, the network that it is '
             f'to teach h = {sizes[1][0]} and {sizes[1][1]}; their states cannot be compared, so give '
-            '--teacher-weights states=0,last=0,cosines=0'
+            f'--teacher-weights states=0{",last=0,cosines=0" * wider}'
         )
 
 
@@ -200,6 +202,11 @@ class Weights:
     def same_width(self) -> bool:
         """Whether hidden units are compared one by one, so that the teacher must have the student's."""
         return max(self.states, self.last, self.cosines) > 0
+
+    @property
+    def same_layers(self) -> bool:
+        """Whether the states of all layers are compared, so that the teacher must have as many."""
+        return self.states > 0
 
     @property
     def need_heads(self) -> bool:

@@ -473,6 +473,14 @@ def test_embeddings_are_learnt_from_a_teacher_of_another_width(pruned_for, tmp_p
     assert len(trained) == 2 and all('states' not in line and line['embeddings'] > 0 for line in trained)
 
 
+def test_the_last_state_is_learnt_from_a_teacher_of_more_layers(pruned_for, tmp_path):
+    """Such as the network that lost layers before."""
+    write_model(tmp_path / 'deep', saved_model(network(*[(2, 4, 4, 16)] * 3), seed=5))
+    pruned_for('sentences', teacher=str(tmp_path / 'deep'), rounds=1, alpha_steps=1, steps=1, log_every=1)
+    trained = losses_of(tmp_path / 'run')
+    assert len(trained) == 2 and all(line['last'] > 0 and line['cosine_distance'] > 0 for line in trained)
+
+
 def test_workers_that_round_differently_agree_on_the_score_of_sentences(recipe_of):
     recipe = recipe_of('sentences')
     objective = SentenceObjective(recipe, SentenceObjective.read(recipe)[0], Workers())

@@ -121,11 +121,14 @@ def test_parts_without_weight_are_not_computed(shards_directory):
 
 def test_teacher_of_another_shape_is_refused():
     student = saved_model(network())
-    check_teacher(saved_model(network(h=12)), student, states=False, source='t')
-    with pytest.raises(
-        ValueError, match='t: the teacher has h = 12 and 2 layers.*--teacher-weights states=0'
-    ):
-        check_teacher(saved_model(network(h=12)), student, states=True, source='t')
+    wide, deep = saved_model(network(h=12)), saved_model(network(*[(2, 4, 4, 16)] * 3))
+    check_teacher(wide, student, units=False, layers=True, source='t')
+    check_teacher(deep, student, units=True, layers=False, source='t')
+    said = 't: the teacher has h = 12 and 2 layers.*--teacher-weights states=0,last=0,cosines=0$'
+    with pytest.raises(ValueError, match=said):
+        check_teacher(wide, student, units=True, layers=False, source='t')
+    with pytest.raises(ValueError, match='h = 8 and 3 layers.*--teacher-weights states=0$'):
+        check_teacher(deep, student, units=True, layers=True, source='t')
 
 
 def test_similarities_are_compared_over_all_pairs_of_sentences():
