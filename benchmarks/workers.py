@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,6 @@ class Worker:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
-
-
-@contextlib.contextmanager
-def busy_program() -> Iterator[None]:
-    """While another program computes without end."""
-    process = subprocess.Popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)
-    try:
-        time.sleep(0.2)  # it has begun
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def peer_python(peers: Path, environment: str | None) -> Path:

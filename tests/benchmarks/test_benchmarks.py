@@ -37,16 +37,12 @@ def test_results_that_are_there_are_refused_before_anything_is_measured(script, 
 
 
 def test_latency_of_an_export_and_of_random_weights(deployment, tmp_path):
-    sentences = tmp_path / 'sentences.txt'
-    sentences.write_text('a b c\na b\nc\n')
     words = [deployment, 'l1_h8_a2', '--batches', 1, '--lengths', 8, '--repeats', 2]
-    words += ['--texts', sentences, '--plot', tmp_path / 'plot.png']
     said, result = measured(tmp_path / 'latency.json', 'latency', *words)
     first, second = result['networks']
     assert first['shapes']['1x8']['median_ms'] > 0
     assert second['precision'] == 'float32' and second['gflop']['1x8'] > 0 and not second['same_widths']
-    assert set(first['texts']) == {'longest', 'in order', 'sorted'} and result['sentences'] == 3
-    assert (tmp_path / 'latency.md').read_text() in said and (tmp_path / 'plot.png').stat().st_size
+    assert (tmp_path / 'latency.md').read_text() in said
 
 
 def test_training_steps_of_two_architectures(tmp_path):
