@@ -32,7 +32,6 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from side_by_side import SIDES, summarise, table
 from workers import SCRIPTS, Worker
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -45,9 +44,10 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.network.settings import check_precision
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import commit, machine, threads_here, versions
+from gluon_optbert.runs.progress import score_text, spread
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.tasks.features import (
     Features,
@@ -57,7 +57,7 @@ from gluon_optbert.tasks.features import (
     training_batches,
 )
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Reporter, Terminated, train
+from gluon_optbert.training.loop import Reporter, train
 from gluon_optbert.training.objective import Phase
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
@@ -67,12 +67,13 @@ EXAMPLE = (
     '--output results/compare_mrpc.json'
 )
 PEER = SCRIPTS / 'torch_finetuning.py'
+SIDES = {'here': 'this package', 'peer': 'Transformers'}
 EPSILON = 1e-6  # of Adam, BERTAdam's default
 # the settings of finetune/run_glue.py that there are here
 _AS_THERE = tuple(
     (
         'task model data seeds epochs batch_size batching evaluation_tokens optimizer learning_rate warmup '
-        'weight_decay clip_norm dropout precision max_length limit evaluation_limit select log_every'
+        'weight_decay clip_norm dropout precision max_length limit evaluation_limit log_every'
     ).split()
 )
 
@@ -101,13 +102,7 @@ class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
 
 
 class Timed(FineTuning):
-    """Fine-tuning that notes the loss and the seconds of every epoch; what is not evaluation is training.
-
-    Attributes
-    ----------
-    epochs : list of dict
-        ``loss``, ``training_seconds`` and ``evaluation_seconds``.
-    """
+    """Fine-tuning that notes loss and seconds of every epoch; what is not evaluation is training."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
@@ -156,17 +151,14 @@ def run_here(
         exercise.name, own.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed}
     )
     with tempfile.TemporaryDirectory() as place:
-        try:
-            progress = train(
-                objective,
-                own.weight_optimizer(model, workers),
-                own.schedule(phase.steps),
-                phase,
-                reporter=Reporter(Path(place, 'metrics.jsonl'), workers),
-                states=Path(place, 'states'),
-            )
-        except Terminated:
-            raise RunFailed(f'asked to stop; seed {seed} is not in the result') from None
+        progress = train(
+            objective,
+            own.weight_optimizer(model, workers),
+            own.schedule(phase.steps),
+            phase,
+            reporter=Reporter(Path(place, 'metrics.jsonl'), workers),
+            states=Path(place, 'states'),
+        )
     epochs = [
         {'epoch': epoch.epoch, **times, 'scores': dict(epoch.scores)}
         for epoch, times in zip(progress.epochs or (), objective.epochs)
@@ -177,18 +169,6 @@ def run_here(
 def _layout(batches: Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
     """The instances of every batch, and the tokens that they are padded to."""
     return [(batch.rows[batch.instance_weights > 0], batch.input_ids.shape[1]) for batch in batches]
-
-
-def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> list[tuple[np.ndarray, int]]:
-    """`_layout` of all epochs in random order."""
-    orders = [
-        np.random.RandomState([seed, epoch]).permutation(len(features)) for epoch in range(recipe.epochs)
-    ]
-    return [
-        (rows, int(features.lengths[rows].max()))
-        for order in orders
-        for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size))
-    ]
 
 
 def _part(features: Features, layout: list[tuple[np.ndarray, int]]) -> dict[str, np.ndarray]:
@@ -210,7 +190,11 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.nd
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
     if recipe.peer_batches == 'shuffled':
-        layout = _shuffled(exercise.train, recipe, seed)
+        layout = []
+        for epoch in range(recipe.epochs):
+            order = np.random.RandomState([seed, epoch]).permutation(len(exercise.train))
+            for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size)):
+                layout.append((rows, int(exercise.train.lengths[rows].max())))
     else:
         how = {'batch_size': recipe.batch_size, 'seed': seed, 'batching': recipe.batching}
         layout = _layout(itertools.islice(training_batches(exercise.train, **how), steps))
@@ -249,13 +233,7 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
         with contextlib.closing(peer):
             while 'seconds' not in (answer := peer.answer()):
                 epochs.append(answer)
-                print(
-                    f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {answer["epoch"]} | '
-                    f'loss {answer["loss"]:.3f} | training {answer["training_seconds"]:.0f} s | '
-                    f'evaluation {answer["evaluation_seconds"]:.0f} s',
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f'Transformers | seed {seed} | {answer}', file=sys.stderr, flush=True)
         with np.load(scores, allow_pickle=False) as arrays:
             for epoch in epochs:
                 epoch['scores'] = {
@@ -266,49 +244,88 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
     return {'epochs': epochs, 'versions': peer.versions, 'seconds': answer['seconds']}
 
 
-def record(
-    recipe: CompareRecipe, seed: int, side: str, run: Mapping[str, Any], metric: str
-) -> dict[str, Any]:
-    """A run as the result has it: with the scores of the epoch that counts, and its seconds added up."""
+def record(seed: int, side: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as the result has it: with the scores of its last epoch, and its seconds added up."""
     epochs = run['epochs']
-    kept = max(epochs, key=lambda epoch: epoch['scores'][metric]) if recipe.select == 'best' else epochs[-1]
     seconds = {name: sum(epoch[f'{name}_seconds'] for epoch in epochs) for name in ('training', 'evaluation')}
     return {
         'seed': seed,
         'side': side,
         'epochs': epochs,
-        'kept_epoch': kept['epoch'],
-        'scores': kept['scores'],
+        'kept_epoch': epochs[-1]['epoch'],
+        'scores': epochs[-1]['scores'],
         'seconds': {**seconds, 'total': run['seconds']},
         'versions': run['versions'],
         'commit': commit(),
     }
 
 
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over the ``seeds`` that both sides have, means and deviations of ``scores`` by name, with their
+    ``difference`` in points, here less there, and of ``seconds``, with their ``ratio``, here over there.
+    """
+    by_side = {side: {run['seed']: run for run in runs if run['side'] == side} for side in SIDES}
+    seeds = sorted(by_side['here'].keys() & by_side['peer'].keys())
+    summary: dict[str, Any] = {'seeds': seeds, 'scores': {}, 'seconds': {}}
+    if not seeds:
+        return {}
+    for kind in ('scores', 'seconds'):
+        for name in by_side['here'][seeds[0]][kind]:
+            found: dict[str, Any] = {}
+            for side, own in by_side.items():
+                mean, deviation = spread([own[seed][kind][name] for seed in seeds])
+                found[side] = {'mean': mean, 'std': deviation}
+            here, there = (found[side]['mean'] for side in SIDES)
+            if kind == 'scores':
+                found['difference'] = here - there
+            else:
+                found['ratio'] = here / there
+            summary[kind][name] = found
+    return summary
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Means and deviations of the scores in percent, and of the seconds, as Markdown."""
+    rows = []
+    for name, found in result['summary']['scores'].items():
+        majority = result['majority'].get(name)
+        texts = [score_text(**found[side], majority=majority, digits=2) for side in SIDES]
+        rows.append([name, *texts, f'{found["difference"]:+.2f}'])
+    for name, found in result['summary']['seconds'].items():
+        texts = [score_text(**found[side], digits=1) for side in SIDES]
+        rows.append([f'seconds, {name}', *texts, f'{found["ratio"]:.3f}'])
+    return markdown_table([None, *SIDES.values(), 'difference or ratio'], rows)
+
+
 def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
-    """Raise ValueError unless the model directory holds the weights of the checkpoint; the heads of
-    pre-training aside.
+    """ValueError unless the model directory holds the weights of the checkpoint; the heads of pre-training
+    aside.
     """
     source = convert(read_hugging_face(recipe.checkpoint)).model
     aside = {'mlm', 'nsp', *(source.progress.untrained or ())}
     table = parameter_table(source.architecture, source.head)
-    others = [
-        name
-        for name, value in source.parameters.items()
-        if table[name].part not in aside and not np.array_equal(saved.parameters.get(name), value)
-    ]
-    if others or saved.alphas is not None or saved.head != source.head:
-        what = (
-            f'{len(others)} parameters differ, such as {others[0]}'
-            if others
-            else 'it has gates or another head'
-        )
-        raise ValueError(f'{recipe.model} is not what {recipe.checkpoint} is imported as: {what}')
+    same = saved.alphas is None and saved.head == source.head
+    for name, value in source.parameters.items():
+        if table[name].part not in aside:
+            same = same and np.array_equal(saved.parameters.get(name), value)
+    if not same:
+        raise ValueError(f'{recipe.model} is not what {recipe.checkpoint} is imported as')
 
 
-def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> dict[str, Any]:
-    """The result without runs."""
-    return {
+@command
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing, one after the other, and print the table."""
+    recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
+    check_place(recipe.output)
+    refuse_existing(recipe.output)
+    if not recipe.peer.is_file():
+        raise FileNotFoundError(f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one')
+    workers = Workers()
+    check_precision(recipe.precision, workers.context())
+    saved = read_model(recipe.model)
+    check_checkpoint(recipe, saved)
+    exercise = prepare_glue(recipe.own(), saved, workers=workers)
+    result = {
         'format': FORMAT,
         'version': VERSION,
         'task': exercise.name,
@@ -323,44 +340,21 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         'runs': [],
         'summary': {},
     }
-
-
-@command
-def main(argv: Sequence[str] | None = None) -> None:
-    """Make the runs that are missing, one after the other, and print the table."""
-    recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
-    check_place(recipe.output)
-    refuse_existing(recipe.output)
-    if not recipe.peer.is_file():
-        raise FileNotFoundError(f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one')
-    workers = Workers()
-    if workers.size > 1 or workers.context() != mx.cpu():
-        raise ValueError(
-            'the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs'
-        )
-    check_precision(recipe.precision, workers.context())
-    saved = read_model(recipe.model)
-    check_checkpoint(recipe, saved)
-    exercise = prepare_glue(recipe.own(), saved, workers=workers)
-    start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
-    result = start_result(recipe, saved, exercise)
     for number, seed in enumerate(recipe.seeds):
         for side in list(SIDES)[:: -1 if number % 2 else 1]:
-            outcome = (
-                run_here(recipe, seed, saved, exercise, workers)
-                if side == 'here'
-                else run_peer(recipe, seed, exercise)
-            )
-            result['runs'].append(record(recipe, seed, side, outcome, result['metric']))
+            if side == 'here':
+                outcome = run_here(recipe, seed, saved, exercise, workers)
+            else:
+                outcome = run_peer(recipe, seed, exercise)
+            result['runs'].append(record(seed, side, outcome))
             result['summary'] = summarise(result['runs'])
             write_json(recipe.output, result)
+    print(table(result))
     print(
-        f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: '
-        f'{recipe.epochs}, '
-        f'{recipe.precision} here, batches there: {recipe.peer_batches}, threads: '
-        f'{result["machine"]["threads"]}\n'
-        f'wrote {recipe.output}'
+        f'\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: {recipe.epochs}, '
+        f'{recipe.precision} here, batches there: {recipe.peer_batches}, threads: {threads_here()}'
     )
+    print(f'wrote {recipe.output}')
 
 
 if __name__ == '__main__':
