@@ -140,8 +140,6 @@ def main(argv=None):
     )
     student = resolve(recipe.student)
     networks = resolve(recipe.teacher, vocab_size=student.vocab_size), student
-    if networks[0].h != student.h:
-        raise ValueError(f'the teacher has h = {networks[0].h}, the student {student.h}; they must be equal')
     lengths, load = lengths_of(recipe), load_average()
     with contextlib.ExitStack() as stack:
         turns, versions = {OURS: timed(own_turn(recipe, networks))}, {}
