@@ -1,14 +1,13 @@
 """Compare ways of pruning one base: losses, errors and scores by size, in one table and one plot.
 
-Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. They are directories;
-with --points they are names, or patterns such as paper-60-*, of what points.py has gathered in that file,
-and a way of which it has none is left out. Scores after fine-tuning belong to the networks whose weights have
-the checksum that they state, so the weights need not be there. What `verify.py --output RUN/verified.json`
-found is read, too. With --controls alone, networks that were not pruned are compared.
+Every way has a name and its runs, which differ in seed and sizes only: names, or patterns such as paper-60-*,
+of what points.py has gathered. What it does not have is left out. Scores after fine-tuning belong to the
+networks whose weights have the checksum that they state.
 
 example:
-  python benchmarks/studies/compare_pruning.py 'the paper=runs/paper-1,runs/paper-2' 'repaired=runs/all-1' \\
-      --controls 'not pruned=models/base' --output comparison"""
+  python benchmarks/studies/points.py runs/* models/base scores/*.json --output points.json
+  python benchmarks/studies/compare_pruning.py 'the paper=paper-*' 'repaired=all-*' --points points.json \\
+      --controls 'not pruned=base' --output comparison"""
 
 from __future__ import annotations
 
@@ -20,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import check_alike, gather, parser_of, paths_of, read_points, write_picture
+from points import check_alike, parser_of, read_points, write_picture
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
@@ -38,6 +36,7 @@ CUT, END = 'error after the cut', 'error at the end'
 # What a table has before the scores, in this order; a plot has the loss and the scores.
 COLUMNS = (FLOPS, 'MLM loss after the cut', 'MLM loss fitted', LOSS, 'MLM accuracy, %', CUT, END)
 COLUMNS += ('cosine of embeddings', PAIRS)
+AFTER = {'after_cut': 'MLM loss after the cut', 'after_reconstruction': 'MLM loss fitted'}
 NOTE = (
     'Parameters and FLOPs are those of embeddings and encoder. ± is the standard deviation over runs that '
     'differ in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
@@ -62,7 +61,7 @@ class Network:
 
     way: str
     parameters: int
-    values: Mapping[str, float]
+    values: dict[str, float]
     sha256: str | None
     whole: int = 0
     run: str | None = None
@@ -74,25 +73,18 @@ class Rung:
 
     way: str
     share: float
-    networks: tuple[Network, ...]
+    networks: list[Network]
 
-    def values(self, name: str) -> list[float]:
-        """A column of all of them; none if one lacks it."""
+    def spread(self, name: str) -> tuple[float, float | None] | None:
+        """Mean and sample deviation of a column; None if a network lacks it."""
         known = [network.values[name] for network in self.networks if name in network.values]
-        return known if len(known) == len(self.networks) else []
-
-    def spread(self, name: str) -> tuple[float, float | None]:
-        """Mean and sample deviation of a column that all of them have."""
-        return spread(self.values(name))
+        return spread(known) if len(known) == len(self.networks) else None
 
 
 def named(text: str) -> tuple[str, list[str]]:
-    """``NAME=RUN,RUN`` → the name and the runs; ValueError if there is none of either."""
-    name, equal, runs = text.rpartition('=')
-    found = [run.strip() for run in runs.split(',') if run.strip()]
-    if not equal or not name.strip() or not found:
-        raise ValueError(f'wanted NAME=RUN,RUN, found {text!r:.200}')
-    return name.strip(), found
+    """``NAME=RUN,RUN`` → the name and the runs."""
+    name, _, runs = text.rpartition('=')
+    return name.strip(), [run.strip() for run in runs.split(',')]
 
 
 def check_repetitions(way: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -117,10 +109,7 @@ def networks_of(way: str, name: str, run: Mapping[str, Any]) -> list[Network]:
     networks = []
     for row in rounds:
         values = _of_mlm(row['recovered'] or {})
-        for column, stage in (
-            ('MLM loss after the cut', 'after_cut'),
-            ('MLM loss fitted', 'after_reconstruction'),
-        ):
+        for stage, column in AFTER.items():
             if 'mlm_loss' in (row.get(stage) or {}):
                 values[column] = row[stage]['mlm_loss']
         if 'flops' in row:
@@ -132,38 +121,23 @@ def networks_of(way: str, name: str, run: Mapping[str, Any]) -> list[Network]:
         if 'embeddings' in row:
             kept = row['embeddings']['recovered']
             values |= {'cosine of embeddings': kept['cosine'], PAIRS: kept['pair_similarity']}
-        networks.append(
-            Network(way, int(row['parameters']), values, row.get('sha256'), int(start['parameters']), name)
-        )
+        sizes = int(row['parameters']), int(start['parameters'])
+        networks.append(Network(way, sizes[0], values, row.get('sha256'), sizes[1], name))
     return networks
 
 
-def controls_of(named_networks: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Network]:
+def controls_of(controls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Network]:
     """Networks that were not pruned; their FLOPs are relative to the largest of them."""
-    architectures = [
-        Architecture.from_dict(network['architecture'], source=way) for way, network in named_networks
-    ]
-    flops = [sum(count_flops(architecture, 128).values()) for architecture in architectures]
-    return [
-        Network(
-            way,
-            int(ParameterCost().cost(architecture)),
-            {FLOPS: 100 * own / max(flops), **_of_mlm(network['measured'])},
-            network['sha256'],
-        )
-        for (way, network), architecture, own in zip(named_networks, architectures, flops)
-    ]
-
-
-def with_scores(networks: Sequence[Network], scores: Sequence[Mapping[str, Any]]) -> list[Network]:
-    """The networks with the scores of their weights; several runs may have come to the same."""
-    found = [dict(network.values) for network in networks]
-    for score in scores:
-        column = f'{score_name(score["task"], score["metric"])}, %'
-        for network, values in zip(networks, found):
-            if network.sha256 == score['model_sha256']:
-                values[column] = score['mean'][score['metric']]
-    return [dataclasses.replace(network, values=own) for network, own in zip(networks, found)]
+    networks = []
+    for way, network in controls:
+        architecture = Architecture.from_dict(network['architecture'], source=way)
+        values = {FLOPS: sum(count_flops(architecture, 128).values()), **_of_mlm(network['measured'])}
+        parameters = int(ParameterCost().cost(architecture))
+        networks.append(Network(way, parameters, values, network['sha256']))
+    most = max((network.values[FLOPS] for network in networks), default=1)
+    for network in networks:
+        network.values[FLOPS] *= 100 / most
+    return networks
 
 
 def rungs_of(networks: Sequence[Network]) -> list[Rung]:
@@ -172,13 +146,13 @@ def rungs_of(networks: Sequence[Network]) -> list[Rung]:
     rungs: list[Rung] = []
     for network in networks:
         share = network.parameters / whole
-        for place, rung in enumerate(rungs):
+        for rung in rungs:
             own_run = network.run and any(network.run == other.run for other in rung.networks)
             if rung.way == network.way and abs(rung.share - share) < 0.02 * rung.share and not own_run:
-                rungs[place] = dataclasses.replace(rung, networks=(*rung.networks, network))
+                rung.networks.append(network)
                 break
         else:
-            rungs.append(Rung(network.way, share, (network,)))
+            rungs.append(Rung(network.way, share, [network]))
     order = list(dict.fromkeys(network.way for network in networks))
     return sorted(rungs, key=lambda rung: (order.index(rung.way), -rung.share))
 
@@ -194,12 +168,10 @@ def table_of(rungs: Sequence[Rung]) -> str:
     names, rows = columns_of(rungs), []
     for rung in rungs:
         size = sum(network.parameters for network in rung.networks) / len(rung.networks)
-        cells = [
-            score_text(*rung.spread(name), digits=1 if name.endswith('%') else 3)
-            if rung.values(name)
-            else None
-            for name in names
-        ]
+        cells = []
+        for name in names:
+            found = rung.spread(name)
+            cells.append(found and score_text(*found, digits=1 if name.endswith('%') else 3))
         rows.append([plain(rung.way), f'{size / 1e6:.1f} M', f'{rung.share:.0%}', len(rung.networks), *cells])
     head = ['network', 'parameters', 'left', 'runs', *names]
     parts = [markdown_table(head, rows, numbers=True), NOTE]
@@ -208,115 +180,91 @@ def table_of(rungs: Sequence[Rung]) -> str:
     return '\n\n'.join(parts) + '\n'
 
 
-def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
-    """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way.
-
-    Networks that were not pruned are broken lines across it; if there are no others, each name is a point.
+def draw(rungs: Sequence[Rung]) -> Figure:
+    """MLM loss and scores against the share of the parameters, a line for each way; networks that were not
+    pruned are broken lines across it.
     """
-    points = [rung for rung in rungs if rung.networks[0].run] or list(rungs)
+    ways = [rung for rung in rungs if rung.networks[0].run]
     names = [
         name
         for name in columns_of(rungs)
-        if (name == LOSS or name not in COLUMNS) and any(rung.values(name) for rung in points)
+        if (name == LOSS or name not in COLUMNS) and any(rung.spread(name) for rung in ways)
     ]
     panels = max(1, len(names))
     figure = Figure(figsize=(4.4 * panels, 4.6))
-    grid = figure.subplots(1, panels, squeeze=False)[0]
-    shares = [rung.spread(FLOPS)[0] if against_flops else 100 * rung.share for rung in rungs]
-    for axes, name in zip(grid, names):
-        _draw_panel(axes, rungs, shares, points, name)
+    for axes, name in zip(figure.subplots(1, panels, squeeze=False)[0], names):
+        for place, rung in enumerate(rung for rung in rungs if rung not in ways):
+            line = ('--', ':', '-.')[place % 3]
+            colour = ('#333333', *OKABE_ITO[:4])[place // 3 % 5]
+            if found := rung.spread(name):
+                axes.axhline(found[0], color=colour, linestyle=line, linewidth=1.2, label=plain(rung.way))
+        for place, way in enumerate(dict.fromkeys(rung.way for rung in ways)):
+            shown = [(100 * rung.share, rung.spread(name)) for rung in ways if rung.way == way]
+            shown = [(share, *found) for share, found in shown if found]
+            if shown:
+                x, mean, std = zip(*shown)
+                errors = [deviation or 0.0 for deviation in std]
+                style = {'linewidth': 1.2, 'markersize': 6, 'capsize': 3, **look(place)}
+                axes.errorbar(x, mean, yerr=errors, label=plain(way), **style)
         axes.set_title(f'{name} ({"lower" if name == LOSS else "higher"} is better)')
-        axes.set_xlabel(f'{"FLOPs" if against_flops else "parameters"} left, %')
-        axes.set_xlim(102, min(shares) - 5)
-    marks = {name: mark for axes in grid for mark, name in zip(*axes.get_legend_handles_labels())}
+        axes.set_xlabel('parameters left, %')
+        axes.set_xlim(102, min(100 * rung.share for rung in rungs) - 5)
+    marks = {name: mark for axes in figure.axes for mark, name in zip(*axes.get_legend_handles_labels())}
     columns = min(2, panels)  # two do not fit below a single panel
     figure.set_figheight(max(4.6, 3.2 + 0.23 * len(marks) / columns))
     figure.legend(list(marks.values()), list(marks), loc='outside lower center', ncol=columns)
     return figure
 
 
-def _draw_panel(
-    axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], points: Sequence[Rung], name: str
-) -> None:
-    """One column."""
-    for place, rung in enumerate(rung for rung in rungs if rung not in points):
-        line = ('--', ':', '-.')[place % 3]
-        colour = ('#333333', *OKABE_ITO[:4])[place // 3 % 5]
-        if rung.values(name):
-            mean, _ = rung.spread(name)
-            axes.axhline(mean, color=colour, linestyle=line, linewidth=1.2, label=plain(rung.way))
-    for place, way in enumerate(dict.fromkeys(rung.way for rung in points)):
-        shown = [
-            (share, *rung.spread(name))
-            for rung, share in zip(rungs, shares)
-            if rung.way == way and rung.values(name)
-        ]
-        if shown:
-            x, mean, std = zip(*shown)
-            errors = [deviation or 0.0 for deviation in std]
-            axes.errorbar(
-                x, mean, yerr=errors, linewidth=1.2, markersize=6, capsize=3, label=plain(way), **look(place)
-            )
-
-
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read everything, write the directory, print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument('ways', nargs='*', metavar='NAME=RUN,RUN', help='a way of pruning, and its runs')
+    parser.add_argument('ways', nargs='+', metavar='NAME=RUN,RUN', help='a way of pruning, and its runs')
     parser.add_argument(
         '--controls',
         default='',
         metavar='NAME=NETWORK,…',
         help='networks that were not pruned, with commas between them; a name may come again',
     )
-    parser.add_argument('--points', type=Path, metavar='FILE', help='what points.py has gathered')
-    parser.add_argument('--scores', default='', metavar='FILE,…', help='results of fine-tuning')
+    parser.add_argument(
+        '--points', type=Path, required=True, metavar='FILE', help='what points.py has gathered'
+    )
     parser.add_argument('--tasks', help='of scores, with commas between them; without it all')
     parser.add_argument(
         '--plots',
         nargs='*',
-        default=('parameters', 'flops'),
-        choices=('parameters', 'flops'),
+        default=('parameters',),
+        choices=('parameters',),
         help='what losses and scores are drawn against; none without a word behind it',
     )
     parser.add_argument('--output', type=Path, required=True, metavar='DIR', help='directory to write')
     arguments = parser.parse_args(argv)
-    ways = [named(text) for text in arguments.ways]
-    controls = [named(text) for text in arguments.controls.split(',') if text]
-    if not ways and not controls:
-        raise ValueError('give at least one way of pruning, or --controls')
     refuse_existing(arguments.output)
-    study = read_points(arguments.points) if arguments.points else {}
-
-    def found(section: str, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """Runs or networks by name: those of the file that are meant, or those of the directories."""
-        if not study:
-            return {name: one for name in names for one in gather([Path(name)])[section].values()}
-        known = study[section]
-        return {one: known[one] for name in names for one in sorted(fnmatch.filter(known, name))}
-
-    networks = controls_of(
-        [(way, one) for way, names in controls for one in found('networks', names).values()]
-    )
-    for way, names in ways:
-        runs = found('runs', names)
-        check_repetitions(way, {name: run['recipe'] for name, run in runs.items()})
-        networks += [network for name, run in runs.items() for network in networks_of(way, name, run)]
-    if ways and not any(network.run for network in networks):
-        print(f'{arguments.points} has no run of {", ".join(way for way, _ in ways)}: nothing was written')
+    points = read_points(arguments.points)
+    controls = [named(text) for text in arguments.controls.split(',') if text]
+    known = points['networks']
+    networks = controls_of([(way, known[name]) for way, (name,) in controls if name in known])
+    for way, patterns in map(named, arguments.ways):
+        names = [name for pattern in patterns for name in sorted(fnmatch.filter(points['runs'], pattern))]
+        check_repetitions(way, {name: points['runs'][name]['recipe'] for name in names})
+        for name in names:
+            networks += networks_of(way, name, points['runs'][name])
+    if not any(network.run for network in networks):
+        print(f'{arguments.points} has no run of these ways: nothing was written')
         return
-    scores = [*study.get('scores', {}).values(), *gather(paths_of(arguments.scores))['scores'].values()]
-    if arguments.tasks is not None:
-        scores = [score for score in scores if score['task'] in arguments.tasks.split(',')]
-    rungs = rungs_of(with_scores(networks, scores))
+    for score in points['scores'].values():
+        if arguments.tasks is None or score['task'] in arguments.tasks.split(','):
+            column = f'{score_name(score["task"], score["metric"])}, %'
+            for network in networks:
+                if network.sha256 == score['model_sha256']:  # several runs may have come to the same
+                    network.values[column] = score['mean'][score['metric']]
+    rungs = rungs_of(networks)
     with new_directory(arguments.output) as staged:
         write_file(staged / 'table.md', table_of(rungs).encode())
-        with matplotlib.rc_context(STYLE):
-            if 'parameters' in arguments.plots:
+        if arguments.plots:
+            with matplotlib.rc_context(STYLE):
                 write_picture(draw(rungs), staged / 'comparison.png')
-            if 'flops' in arguments.plots and all(rung.values(FLOPS) for rung in rungs):
-                write_picture(draw(rungs, against_flops=True), staged / 'flops.png')
     print(table_of(rungs))
     print(f'wrote {arguments.output}')
 

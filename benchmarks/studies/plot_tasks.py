@@ -28,16 +28,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from points import (
-    check_alike,
-    gather,
-    parser_of,
-    paths_of,
-    read_if_there,
-    read_points,
-    write_picture,
-    write_points,
-)
+from points import check_alike, gather, parser_of, paths_of, read_points, write_picture, write_points
 
 from gluon_optbert.reporting.figures import NARROW, STYLE, look, plain
 from gluon_optbert.reporting.networks import in_millions, read_run
@@ -59,9 +50,8 @@ METHODS = {
 }
 UNITS = {'flops': 'FLOPs', 'latency': 'time'}
 PRECISIONS = ('float32', 'int8')  # that are drawn, a row of panels each
+TOGETHER = '8x128', 'float32'  # what is drawn of several tasks
 NOTES = (
-    'A sentence names, for each size, the method with the highest mean score over its runs. It was chosen by '
-    'the scores that are shown here, so it may owe a part of its lead to chance.',
     'Times are medians of exports of the encoder with these widths and random weights. "Times as fast" '
     'compares with the network before pruning in the same precision and engine ({engine}).',
     'Scores are those of the networks in float32; an int8 export may score less.',
@@ -89,7 +79,9 @@ class Size:
 
     def lost(self) -> tuple[float, float | None]:
         """Points that they score less than the networks that went in, and the standard error."""
-        return less(self.starts, self.rows)
+        gains = [score_of(start) - score_of(row) for start, row in zip(self.starts, self.rows)]
+        marks = ([one['recovered'].get('right') or '' for one in side] for side in (self.starts, self.rows))
+        return float(np.mean(gains)), paired_error(gains, *marks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +103,8 @@ class Panel:
             return row['times'][self.engine][self.precision][self.shape]
         except KeyError:
             raise ValueError(
-                f'a network of {row["parameters"]:,} parameters has no time in {self.engine} at {self.title} '
-                'from a file with the network before pruning; --networks lists all that are to be timed'
+                f'a network of {row["parameters"]:,} parameters has no time in {self.engine} at '
+                f'{self.title}, or the network before pruning has none; time what --networks lists'
             ) from None
 
     def speedups(self, size: Size) -> list[float]:
@@ -135,15 +127,6 @@ def score_of(row: Mapping[str, Any]) -> float:
     return row['recovered']['scores'][row['recovered']['metric']]
 
 
-def less(those: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> tuple[float, float | None]:
-    """Points that some rounds score less than others, pair by pair, and the standard error: that of the runs,
-    and of the instances where the runs say which were right.
-    """
-    gains = [score_of(one) - score_of(row) for one, row in zip(those, rows)]
-    marks = ([one['recovered'].get('right') or '' for one in side] for side in (those, rows))
-    return float(np.mean(gains)), paired_error(gains, *marks)
-
-
 def label_of(recipe: Mapping[str, Any]) -> str:
     """Method, rounds, repairs and training: ``Fisher scores, 3 rounds, repaired, no training``."""
     repairs = {(True, True): 'repaired', (False, True): 'reconstructed', (True, False): 'rotated'}
@@ -157,28 +140,22 @@ def label_of(recipe: Mapping[str, Any]) -> str:
 
 
 def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
-    """The sizes of every method, the largest first; ValueError if runs of one differ in another setting, or
-    two of a size have the same seed.
-    """
+    """The sizes of every method, the largest first; ValueError if runs of one differ in another setting."""
     found: dict[str, dict[tuple[float, int], list[tuple[str, Mapping[str, Any]]]]] = {}
     for name, run in runs.items():
-        recipe = run['recipe']
-        shares = recipe.get('targets') or [recipe['target']]  # whose earlier rounds are on the way to it
-        for row, share in zip(run['rounds'][-len(shares) :], shares):
-            rungs = found.setdefault(label_of(recipe), {})
+        shares = run['recipe'].get('targets') or [run['recipe']['target']]
+        rungs = found.setdefault(label_of(run['recipe']), {})
+        for row, share in zip(run['rounds'][-len(shares) :], shares):  # the rounds before are on the way
             rungs.setdefault((-share, row['round']), []).append((name, row))
     sizes = []
     for label, rungs in found.items():
-        members = [name for rung in rungs.values() for name, _ in rung]
-        check_alike(label, {name: runs[name]['recipe'] for name in members})
+        names = [name for members in rungs.values() for name, _ in members]
+        check_alike(label, {name: runs[name]['recipe'] for name in names})
+        unit = runs[names[0]]['recipe']['objective']
         for (share, _), members in sorted(rungs.items()):
-            recipes = [runs[name]['recipe'] for name, _ in members]
-            if len({(recipe['seed'], recipe['model']) for recipe in recipes}) < len(members):
-                names = ' and '.join(name for name, _ in members)
-                raise ValueError(f'{names}: the same method, size, network and seed; give one of them')
+            rows = tuple(row for _, row in members)
             starts = tuple(runs[name]['rounds'][0] for name, _ in members)
-            unit = UNITS.get(recipes[0]['objective'], recipes[0]['objective'])
-            sizes.append(Size(label, unit, -share, tuple(row for _, row in members), starts))
+            sizes.append(Size(label, UNITS.get(unit, unit), -share, rows, starts))
     return sizes
 
 
@@ -191,27 +168,20 @@ def study_of(points: Mapping[str, Any], patterns: Sequence[str], engine: str) ->
     }
     if not runs:
         raise ValueError(f'no run is called {" or ".join(patterns)}; there are {", ".join(points["runs"])}')
-    firsts = {run['rounds'][0]['parameters'] for run in runs.values()}
-    instances = {run['rounds'][0]['recovered'].get('instances') for run in runs.values()}
-    if len(firsts) > 1 or len(instances) > 1:
-        raise ValueError(
-            'the runs began with other widths, or were scored on other instances; plot them apart'
-        )
-    starts = {
-        (run['recipe']['model'], score_of(run['rounds'][0])): run['rounds'][0]
-        for run in reversed(list(runs.values()))
-    }
-    start = next(iter(runs.values()))['rounds'][0]
-    times = start.get('times', {}).get(engine, {})
+    first = [run['rounds'][0] for run in runs.values()]
+    if len({(row['parameters'], row['recovered'].get('instances')) for row in first}) > 1:
+        raise ValueError('the runs began with other widths, or were scored on other instances')
+    starts = {}
+    for run in runs.values():
+        start = run['rounds'][0]
+        starts.setdefault((run['recipe']['model'], score_of(start)), start)
+    times = first[0].get('times', {}).get(engine, {})
     panels = [
         Panel(shape, precision, engine) for precision in PRECISIONS for shape in times.get(precision, {})
     ]
     if not panels:
-        known = ', '.join(start.get('times', {}))
-        raise ValueError(
-            f'the network before pruning was not timed in {engine}; there is {known or "nothing"}'
-        )
-    return Study(points['quantity'], tuple(reversed(starts.values())), tuple(sizes_of(runs)), tuple(panels))
+        raise ValueError(f'the network before pruning was not timed in {engine}; --networks lists it')
+    return Study(points['quantity'], tuple(starts.values()), tuple(sizes_of(runs)), tuple(panels))
 
 
 def percent(share: float) -> str:
@@ -219,81 +189,34 @@ def percent(share: float) -> str:
     return f'{share:.0%}'.replace('%', ' %')
 
 
-def sentences(study: Study) -> list[str]:
-    """For every panel and size, what the method with the highest mean score costs."""
-    methods = [label.partition(',')[0] for label in dict.fromkeys(size.label for size in study.sizes)]
-    of_size: dict[tuple[str, float], list[Size]] = {}
-    for size in study.sizes:
-        of_size.setdefault((size.unit, -round(size.share, 2)), []).append(size)
-    said = []
-    for panel in study.panels:
-        for _, some in sorted(of_size.items()):
-            best = max(some, key=lambda one: (spread(one.scores())[0], spread(panel.speedups(one))[0]))
-            method = best.label.partition(',')[0]
-            name = method if methods.count(method) == 1 else f'{best.label},'
-            speedup, (points, error) = spread(panel.speedups(best))[0], best.lost()
-            batch, length = panel.shape.split('x')
-            fast = f'are {speedup:.1f} times as fast'
-            if speedup < 0.95:
-                fast = f'take {1 / speedup:.1f} times as long'
-            lost = f'for {max(points, 0):.1f} points'
-            if points <= -0.05:
-                lost = f'and score {-points:.1f} points more'
-            lost += '' if error is None else f' ± {error:.1f}'
-            runs = f'{len(best.rows)} run{"s" * (len(best.rows) > 1)}'
-            runs += '' if panel.precision == 'float32' else '; scored in float32'
-            said.append(
-                f'At {batch} sequence{"s" * (batch != "1")} of {length} tokens in {panel.precision}, {name} '
-                f'{fast} {lost} ({percent(best.share)} of the {best.unit}, {runs}).'
-            )
-    return said
-
-
-def page_of(study: Study, against: str | None = None) -> str:
-    """The sentences, a row for the network that went in and for every size of every method, and notes. With
-    the label of a method to stand against, how many points the others score more at its sizes.
-    """
-    there = {size.share: size for size in study.sizes if size.label == against}
-    if against and not there:
-        known = '; '.join(dict.fromkeys(size.label for size in study.sizes))
-        raise ValueError(f'no method is called {against}; there are {known}')
+def page_of(study: Study) -> str:
+    """A row for the network that went in and for every size of every method, and notes."""
 
     def text(values: Sequence[float]) -> str:
         return score_text(*spread(values), digits=2)
 
     first = study.starts[0]
-    rows = [['not pruned', '', '', in_millions(first['parameters']), percent(1)]]
-    rows[0] += [text([score_of(start) for start in study.starts]), *[''] * (1 + bool(against))]
-    rows[0] += [f'{panel.pair(first)[0]:.3g} ms' for panel in study.panels]
+    row = ['not pruned', '', '', in_millions(first['parameters']), percent(1)]
+    row += [text([score_of(start) for start in study.starts]), '']
+    rows = [row + [f'{panel.pair(first)[0]:.3g} ms' for panel in study.panels]]
     for size in study.sizes:
         parameters, flops = (np.mean([row[name] for row in size.rows]) for name in ('parameters', 'flops'))
-        row = [size.label, f'{percent(size.share)} of the {size.unit}', str(len(size.rows))]
-        row += [
-            in_millions(parameters),
-            percent(flops / first['flops']),
-            text(size.scores()),
-            score_text(*size.lost(), digits=2),
-        ]
-        if against:
-            other = there.get(size.share)
-            compared = other and other is not size and len(other.rows) == len(size.rows)
-            row.append(score_text(*less(size.rows, other.rows), digits=2) if compared else '')
+        row = [size.label, f'{percent(size.share)} of the {size.unit}', len(size.rows)]
+        row += [in_millions(parameters), percent(flops / first['flops'])]
+        row += [text(size.scores()), score_text(*size.lost(), digits=2)]
         rows.append(row + [f'{text(panel.speedups(size))} ×' for panel in study.panels])
     head = ['method', 'size', 'runs', 'parameters', 'FLOPs', 'score', 'points lost']
-    head += [f'more than {against}'] if against else []
     head += [panel.title for panel in study.panels]
     notes = [note.format(engine=study.panels[0].engine) for note in NOTES]
     if all(panel.precision == 'float32' for panel in study.panels):
-        del notes[2]
+        del notes[1]
     measured = first['recovered']
     if measured.get('standard_error') is not None:
         notes.append(
             f'On {measured["instances"]:,} held-out instances, one score has a standard error of about '
             f'{measured["standard_error"]:.1f} points.'
         )
-    said = '\n'.join(f'- {sentence}' for sentence in sentences(study))
-    parts = [f'# {study.quantity} and speed', said, markdown_table(head, rows), *notes]
-    return '\n\n'.join(parts) + '\n'
+    return '\n\n'.join([f'# {study.quantity} and speed', markdown_table(head, rows), *notes]) + '\n'
 
 
 def draw(studies: Sequence[tuple[Study, Panel]], *, columns: int, together: bool) -> Figure:
@@ -310,14 +233,13 @@ def draw(studies: Sequence[tuple[Study, Panel]], *, columns: int, together: bool
     labels = list(dict.fromkeys(size.label for study, _ in studies for size in study.sizes))
     for place, (axes, (study, panel)) in enumerate(zip(grid, studies)):
         _draw_panel(axes, study, panel, (max(least - edge, least / 2), most + edge), labels)
-        scored_so = panel.precision == 'float32'
         if together:
             axes.set_title(f'{plain(study.quantity)}, {panel.title}')
-            axes.set_ylabel('percent' if scored_so else 'percent, of the network in float32')
+            axes.set_ylabel('percent')
         else:
             axes.set_title(panel.title)
             if place % columns == 0:
-                of = '' if scored_so else '\nof the network in float32'
+                of = '' if panel.precision == 'float32' else '\nof the network in float32'
                 axes.set_ylabel(f'{plain(study.quantity)} (percent){of}')
     marks = {name: mark for axes in figure.axes for mark, name in zip(*axes.get_legend_handles_labels())}
     wide = figure.get_figwidth() > NARROW
@@ -376,9 +298,7 @@ def with_times(runs: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]
     """
     sources = {}
     for file in files:
-        values = read_if_there(file)
-        if not isinstance(values, dict) or 'networks' not in values:
-            raise ValueError(f'{file}: not the JSON of latency.py')
+        values = json.loads(file.read_text(encoding='utf-8'))
         sources[file.name] = {name: values.get(name) for name in ('commit', 'machine', 'threads')}
         timed = {
             (json.dumps(one['architecture']), one['engine'], one['precision']): one['shapes']
@@ -401,18 +321,15 @@ def with_times(runs: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]
 
 
 def points_of(paths: Sequence[Path], files: Sequence[Path]) -> dict[str, Any]:
-    """Runs for one task with their times, as a file of points; ValueError if one was not for this task."""
-    quantities = {path: read_run(path, path.name).quantity for path in paths}
-    for path, quantity in quantities.items():
-        if quantity != quantities[paths[0]] or quantity == 'MLM loss':
-            raise ValueError(f'{path} was pruned for {quantity}; give runs for one task')
+    """Runs for one task with their times, as a file of points."""
+    quantity = read_run(paths[0], paths[0].name).quantity
     found = gather(paths)
-    return {'quantity': quantities[paths[0]], **found, 'times': with_times(found['runs'], files)}
+    return {'quantity': quantity, **found, 'times': with_times(found['runs'], files)}
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read runs and times or their points, write the directory, print the sentences."""
+    """Read runs and times or their points, write the directory, print the table."""
     parser = parser_of(__doc__)
     parser.add_argument(
         'runs', nargs='+', metavar='RUN', help='directories of runs; with --points patterns of names'
@@ -420,14 +337,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--times', default='', metavar='FILE,…', help='files of latency.py')
     parser.add_argument('--points', default='', metavar='FILE,…', help='files of points instead of --times')
     parser.add_argument('--networks', action='store_true', help='only print what is to be timed')
-    parser.add_argument(
-        '--against',
-        metavar='LABEL',
-        help='of one task: a method as the table calls it; how many points the others score more',
-    )
     parser.add_argument('--engine', default='mxnet', help='whose times are drawn [default: mxnet]')
-    parser.add_argument('--shape', default='8x128', help='of several tasks [default: 8x128]')
-    parser.add_argument('--precision', default='float32', choices=PRECISIONS, help='of several tasks')
     parser.add_argument('--output', type=Path, metavar='DIR', help='directory to write')
     arguments = parser.parse_args(argv)
     if arguments.networks:
@@ -450,14 +360,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         studies = [study_of(points, ['*'], arguments.engine)]
     with new_directory(arguments.output) as staged, matplotlib.rc_context(STYLE):
         if len(studies) > 1:
-            panel = Panel(arguments.shape, arguments.precision, arguments.engine)
+            panel = Panel(*TOGETHER, arguments.engine)
             figure = draw([(study, panel) for study in studies], columns=2, together=True)
         else:
             (study,) = studies
-            write_file(staged / 'table.md', page_of(study, arguments.against).encode())
+            write_file(staged / 'table.md', page_of(study).encode())
             columns = len({panel.shape for panel in study.panels})
             figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
-            print('\n'.join(sentences(study)))
+            print(page_of(study))
         write_picture(figure, staged / 'speed.png')
         if not files:
             write_points({'recipe': {}, **points}, staged / 'points.json')
