@@ -41,13 +41,8 @@ def measure(path: Path, arguments: argparse.Namespace, workers: Workers) -> tupl
     vocabulary = vocabulary_hash(model.vocabulary)
     shards = Shards.open(arguments.shards, split='heldout', vocabulary_hash=vocabulary)
     whole = without_gates(model)
-    network = build(
-        whole.architecture,
-        whole.parameters,
-        trainable=False,
-        precision=arguments.precision,
-        ctx=workers.context(),
-    )
+    settings = {'trainable': False, 'precision': arguments.precision, 'ctx': workers.context()}
+    network = build(whole.architecture, whole.parameters, **settings)
     losses = losses_of(network, shards, workers, batch_size=arguments.batch_size, limit=arguments.limit)
     if workers.first and 'mlm' in (model.progress.untrained or ()):
         print(f'{path}: its MLM head was never trained')
@@ -79,11 +74,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         own = losses.measured.to_dict()
         row = {'network': label, 'parameters': parameters, **own, 'difference': apart}
         rows.append({**row, 'standard_error_of_difference': error})
-        numbers = [own['mlm_loss'], own.get('mlm_standard_error'), error]
-        loss, own_error, error_text = (None if one is None else f'{one:.3f}' for one in numbers)
-        texts = [loss, own_error, None if apart is None else f'{apart:+.3f}', error_text]
-        shares = [f'{own[name]:.1%}' for name in ('mlm_accuracy', 'nsp_accuracy')]
-        cells.append([label, f'{parameters / 1e6:.1f} M', *texts, *shares])
+        cell = [label, f'{parameters / 1e6:.1f} M', f'{own["mlm_loss"]:.3f}']
+        for form, value in (('.3f', own.get('mlm_standard_error')), ('+.3f', apart), ('.3f', error)):
+            cell.append(None if value is None else format(value, form))
+        cells.append([*cell, f'{own["mlm_accuracy"]:.1%}', f'{own["nsp_accuracy"]:.1%}'])
     if not workers.first:
         return
     head = ['network', 'parameters', 'MLM loss, nats', 'its standard error', 'to the first']

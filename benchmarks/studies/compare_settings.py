@@ -17,7 +17,6 @@ example:
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import shutil
@@ -28,69 +27,58 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_if_there, read_points, score_of, write_points
+from points import parser_of, read_points, score_of, write_points
 
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.progress import MARK, NOTE, paired_error, score_text, spread
+from gluon_optbert.runs.recipe import read_yaml
 
 RUN_GLUE = Path(__file__).resolve().parents[2] / 'finetune' / 'run_glue.py'
 Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and seed
 
 
 def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: Path | None = None) -> str:
-    """The main score of every setting, seed by seed and over the seeds, in Markdown.
-
-    There has to be a result. `peers` is a file of compare_finetuning.py on the same task, whose Transformers
-    get a row.
+    """The main score of every setting, seed by seed and over the seeds, in Markdown; `peers` is a file of
+    compare_finetuning.py on the same task, whose Transformers get a row.
     """
     one = next(result for by_seed in scores.values() for result in by_seed.values())
     metric, rows = one['metric'], []
+    held_out = metric.split('/')[0]
     for name, setting in settings.items():
         results = scores.get(name, {})
         by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
-        runs = [run for result in results.values() for run in result['runs']]
-        seconds = [run['seconds'] for run in runs if run.get('resumed_at') is None]
+        runs = {seed: result['runs'][0] for seed, result in results.items()}
+        right = {seed: (run.get('right') or {}).get(held_out) or '' for seed, run in runs.items()}
+        seconds = [run['seconds'] for run in runs.values() if run.get('resumed_at') is None]
         what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
-        held_out = metric.split('/')[0]
-        right = {
-            seed: (result['runs'][0].get('right') or {}).get(held_out) for seed, result in results.items()
-        }
         rows.append((name, what, by_seed, right, seconds))
     if peers is not None:
         compared = json.loads(peers.read_text(encoding='utf-8'))
         if compared['task'] != one['task']:
             raise ValueError(f'{peers} is on {compared["task"]}, and this comparison on {one["task"]}')
-        of_peers = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
-        by_seed = {seed: run['scores'][metric] for seed, run in of_peers.items()}
-        seconds = [run['seconds']['total'] for run in of_peers.values()]
-        rows.append(('Transformers', peers.name, by_seed, {}, seconds))
+        runs = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
+        by_seed = {seed: run['scores'][metric] for seed, run in runs.items()}
+        seconds = [run['seconds']['total'] for run in runs.values()]
+        rows.append(('Transformers', peers.name, by_seed, dict.fromkeys(runs, ''), seconds))
     seeds = sorted({seed for _, _, by_seed, *_ in rows for seed in by_seed})
-    first, majority = rows[0], (one['majority'] or {}).get(metric)
-
-    def cells(
-        name: str,
-        what: str,
-        by_seed: Mapping[int, float],
-        right: Mapping[int, str | None],
-        seconds: Sequence[float],
-    ) -> list[str]:
-        mean = 'not run'
+    _, _, first, right_of_first, _ = rows[0]
+    cells = []
+    for name, what, by_seed, right, seconds in rows:
+        mean, gain = 'not run', '–'
         if by_seed:
+            majority = (one['majority'] or {}).get(metric)
             mean = score_text(*spread(list(by_seed.values())), majority=majority, digits=2)
-        both = sorted(by_seed.keys() & first[2])
-        gains = [by_seed[seed] - first[2][seed] for seed in both]
-        marks = ([own.get(seed) or '' for seed in both] for own in (right, first[3]))
-        error = paired_error(gains, *marks)
-        gain = f'{np.mean(gains):+.2f}' if gains else '–'
-        gain += '' if error is None else f' ± {error:.2f}'
+        both = sorted(by_seed.keys() & first)
+        if both:
+            gains = [by_seed[seed] - first[seed] for seed in both]
+            error = paired_error(gains, *([own[seed] for seed in both] for own in (right, right_of_first)))
+            gain = f'{np.mean(gains):+.2f}' + ('' if error is None else f' ± {error:.2f}')
         each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
-        minutes = f'{np.mean(seconds) / 60:.1f}' if seconds else '–'
-        return [name, what, mean, gain, *each, minutes]
-
+        cells.append([name, what, mean, gain, *each, f'{np.mean(seconds) / 60:.1f}' if seconds else '–'])
     head = ['setting', 'what differs', metric, f'to {rows[0][0]}', *(f'seed {seed}' for seed in seeds)]
-    lines = markdown_table([*head, 'minutes'], itertools.starmap(cells, rows))
+    lines = markdown_table([*head, 'minutes'], cells)
     about = (
         f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error: '
         f'that of the seeds, and of the instances where the results say which were right. '
@@ -104,9 +92,7 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
 def make(
     output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words: Sequence[str], peers: Path | None
 ) -> str:
-    """Make the runs that are missing; the table of all. ValueError if a finished run had another setting than
-    its name has now, CalledProcessError if run_glue.py fails.
-    """
+    """Make the runs that are missing; the table of all. ValueError if a finished run had another setting."""
     scores: dict[str, dict[int, Any]] = {name: {} for name in settings}
     for seed in seeds:
         for name, setting in settings.items():
@@ -142,9 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--points', type=Path, help='only make the table, of this file of points')
     parser.add_argument('--output', type=Path, required=True, help='directory; with --points the table')
     arguments = parser.parse_args(argv)
-    settings = read_if_there(arguments.settings)
-    if not isinstance(settings, dict) or not all(isinstance(one, dict) for one in settings.values()):
-        raise ValueError(f'{arguments.settings}: wanted settings, such as bertadam: {{}}')
+    settings = read_yaml(arguments.settings)
     if arguments.points:
         scores: dict[str, dict[int, Any]] = {}
         for name, one in read_points(arguments.points)['scores'].items():
