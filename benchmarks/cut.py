@@ -78,7 +78,7 @@ def text_of(architecture: Architecture, tokens: int) -> list[Any]:
 def end_of_round(
     whole: SavedModel, alphas: dict[str, np.ndarray], target: float, directory: Path, *, repairs: bool = False
 ) -> dict[str, float]:
-    """Do it all; the seconds of every part, with or without repairs."""
+    """Do it all; the seconds of every part."""
     cost, seconds = ParameterCost(), {}
     architecture, workers = whole.architecture, Workers()
 

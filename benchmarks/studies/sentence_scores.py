@@ -17,7 +17,7 @@ import csv
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,10 @@ from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.machine import origin_here
+from gluon_optbert.runs.progress import score_text, spread
 
 SETS = ('squad', 'wiki')
 RESAMPLED = 1000  # times, for the error of a difference of rank correlations
-
-
-def is_model(path: Path) -> bool:
-    """Whether a directory is a model directory rather than an export."""
-    return (path / 'progress.json').is_file()
 
 
 def ranks(queries: np.ndarray, documents: np.ndarray, right: list[int]) -> list[int]:
@@ -71,6 +67,7 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold
 
 NAMES = ('pairs', *SETS, *(f'{name} in the parent' for name in SETS))
 HEAD = ('STS-B dev', *NAMES[1:])
+DIGITS = {name: 2 if name == 'pairs' else 1 for name in NAMES}
 
 
 def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
@@ -78,58 +75,37 @@ def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
     return 100 * spearmanr(one[name], gold)[0] if name == 'pairs' else gains(one[name]).mean()
 
 
-def digits_of(name: str) -> int:
-    """How many digits of a score are told."""
-    return 2 if name == 'pairs' else 1
-
-
-def seeds_of(points: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The runs of every way by their seeds, where there are several."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
+    """What the seeds of every way come to, and how they differ from those of the first way."""
+    scores: dict[str, dict[str, dict[str, float]]] = {}  # by way, name and seed
     for label, one in points.items():
         way, _, seed = label.rpartition('-')
         if way and seed.isdigit():
-            found.setdefault(way, {})[seed] = one
-    return {way: runs for way, runs in found.items() if len(runs) > 1}
-
-
-def over_seeds(values: Sequence[float], name: str, *, error: bool = False) -> str:
-    """The mean of a score or of its difference, and its deviation over seeds, or its standard error."""
-    if not values:
-        return ''
-    deviation = np.std(values, ddof=1) if len(values) > 1 else np.nan
-    deviation /= len(values) ** 0.5 if error else 1
-    return f'{np.mean(values):{"+" if error else ""}.{digits_of(name)}f} ± {deviation:.{digits_of(name)}f}'
-
-
-def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
-    """What the seeds of every way come to, and how they differ from those of the first way."""
-    scores = {
-        way: {
-            name: {seed: score_of(one, name, gold) for seed, one in runs.items() if name in one}
-            for name in NAMES
-        }
-        for way, runs in seeds_of(points).items()
-    }
+            for name in NAMES:
+                by_seed = scores.setdefault(way, {}).setdefault(name, {})
+                if name in one:
+                    by_seed[seed] = score_of(one, name, gold)
+    scores = {way: own for way, own in scores.items() if len(own['pairs']) > 1}
     if not scores:
         return []
-    (first, known), *others = scores.items()
-    rows = [
-        [way, *(over_seeds(list(own[name].values()), name) for name in NAMES)] for way, own in scores.items()
-    ]
-    apart = []
-    for way, own in others:
-        same = {
-            name: [own[name][seed] - known[name][seed] for seed in own[name] if seed in known[name]]
-            for name in NAMES
-        }
-        apart.append([way, *(over_seeds(same[name], name, error=True) for name in NAMES)])
+    first, rows, apart = next(iter(scores)), [], []
+    for way, own in scores.items():
+        row, differences = [way], [way]
+        for name, by_seed in own.items():
+            known, digits = scores[first][name], DIGITS[name]
+            row.append(score_text(*spread(list(by_seed.values())), digits=digits) if by_seed else '')
+            both = [by_seed[seed] - known[seed] for seed in by_seed if seed in known]
+            mean, deviation = spread(both) if both else (None, None)
+            told = '' if mean is None else f'{mean:+.{digits}f}'
+            if deviation is not None:
+                told += f' ± {deviation / len(both) ** 0.5:.{digits}f}'
+            differences.append(told)
+        rows.append(row)
+        apart.append(differences)
     parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *HEAD], rows)]
-    if apart:
-        parts += [
-            f'To {first} with the same seed, mean and its standard error over seeds:',
-            markdown_table(['way', *HEAD], apart),
-        ]
+    if apart[1:]:
+        parts.append(f'To {first} with the same seed, mean and its standard error over seeds:')
+        parts.append(markdown_table(['way', *HEAD], apart[1:]))
     return parts
 
 
@@ -140,13 +116,13 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
     (_, parent), *others = points.items()
     rows, apart = [], []
     for label, one in points.items():
-        cells = dict.fromkeys(NAMES, '') | {
-            name: f'{score_of(one, name, gold):.{digits_of(name)}f}' for name in NAMES if name in one
-        }
-        if one is not parent:
-            for name in NAMES:
-                cells[name] += f' ({difference(one, parent, name, gold)})' if name in one else ''
-        rows.append([label, one.get('parameters', ''), one.get('flops', ''), *cells.values()])
+        row = [label, one.get('parameters', ''), one.get('flops', '')]
+        for name in NAMES:
+            cell = f'{score_of(one, name, gold):.{DIGITS[name]}f}' if name in one else ''
+            if cell and one is not parent:
+                cell += f' ({difference(one, parent, name, gold)})'
+            row.append(cell)
+        rows.append(row)
     for label, one in others[1:]:
         found = (difference(one, others[0][1], name, gold) if name in one else '' for name in NAMES)
         apart.append([label, *found])
@@ -182,7 +158,7 @@ def main(argv=None):
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
         with tempfile.TemporaryDirectory() as place:
-            if is_model(path):
+            if (path / 'progress.json').is_file():  # rather than an export
                 export(read_model(path), Path(place) / 'deploy', onnx=True)
                 path = Path(place) / 'deploy'
             predictor = Predictor(path, precision=options.precision)
@@ -200,7 +176,7 @@ def main(argv=None):
         if not number:
             index = encoded
         one: dict[str, Any] = {'origin': origin_here()}
-        if is_model(Path(place)):
+        if (Path(place) / 'progress.json').is_file():
             architecture = read_model(Path(place)).architecture
             one['parameters'] = int(ParameterCost().cost(architecture))
             one['flops'] = sum(count_flops(architecture, 128).values())
