@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -31,88 +30,54 @@ TIMES = 'tokens_per_second', 'data_wait', 'seconds', 'milliseconds'
 TIMED = 'metrics.jsonl', 'progress.json', 'result.json'
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """One command that is killed.
-
-    Parameters
-    ----------
-    line : str
-        Script and flags. ``{made}`` stands for the directory of what earlier commands made, ``{workers}`` for
-        the workers. It is run in a directory of its own and writes to ``out``.
-    makes : str
-        The name that its result has in ``{made}``, for later commands.
-    resumes : bool
-        Whether it goes on with ``--resume`` where it was begun; otherwise it is begun again, and is finished
-        once ``out`` is there.
-    distributed : bool
-        Whether horovodrun starts its workers.
-    """
-
-    line: str
-    makes: str
-    resumes: bool = True
-    distributed: bool = True
-
-
 TRAINING = (
     '--batch-size 8 --log-every 1 --evaluate-every 4 --evaluation-limit 16 --checkpoint-every 2 --warmup 0.1'
 )
-COMMANDS: dict[str, Command] = {
-    'shards': Command(
+# Script and flags by name, in the order that they need each other's results: {made} has what each has written
+# to `out`, by its name. They run in a directory of their own; {workers} is how many processes there are.
+COMMANDS = {
+    'shards': (
         'pretrain/make_shards.py --input {made}/text --vocab {made}/vocab.txt --output out '
         '--layout book --max-seq-length 32 --dupe-factor 2 --held-out 0.2 --instances-per-shard 64 '
-        '--chunk-characters 20000 --workers {workers}',
-        'shards',
-        resumes=False,
-        distributed=False,
+        '--chunk-characters 20000 --workers {workers}'
     ),
-    'pretrain': Command(
+    'pretrain': (
         'pretrain/run_pretraining.py --architecture l2_h16_a2 --steps 20 --initial-std 0.15 '
-        f'--learning-rate 0.002 --shards {{made}}/shards --output out {TRAINING}',
-        'model',
+        f'--learning-rate 0.002 --shards {{made}}/shards --output out {TRAINING}'
     ),
-    'prune': Command(
-        'pretrain/run_prune.py --model {made}/model --shards {made}/shards --output out --target 0.6 '
-        f'--rounds 2 --alpha-steps 5 --recovery-steps 7 {TRAINING}',
-        'pruned',
+    'prune': (
+        'pretrain/run_prune.py --model {made}/pretrain --shards {made}/shards --output out --target 0.6 '
+        f'--rounds 2 --alpha-steps 5 --recovery-steps 7 {TRAINING}'
     ),
-    'finetune': Command(
-        'finetune/run_glue.py --task SST-2 --model {made}/pruned/round-2/model --data {made}/glue '
+    'finetune': (
+        'finetune/run_glue.py --task SST-2 --model {made}/prune/round-2/model --data {made}/glue '
         '--output out --results results --max-length 24 --seeds 1,2 --epochs 2 --batch-size 8 '
-        '--learning-rate 0.002 --log-every 1 --checkpoint-every 2',
-        'finetuned',
+        '--learning-rate 0.002 --log-every 1 --checkpoint-every 2'
     ),
-    'prune-task': Command(
-        'finetune/run_prune.py --model {made}/finetuned/seed-1 --data {made}/glue --output out '
+    'prune-task': (
+        'finetune/run_prune.py --model {made}/finetune/seed-1 --data {made}/glue --output out '
         '--rounds 2 --alpha-steps 5 --steps 7 --rotate-heads --reconstruct --batch-size 8 '
-        '--log-every 1 --evaluate-every 4 --checkpoint-every 2',
-        'task-pruned',
+        '--log-every 1 --evaluate-every 4 --checkpoint-every 2'
     ),
-    'export': Command(
-        'tools/export_model.py {made}/finetuned/seed-1 --output out',
-        'export',
-        resumes=False,
-        distributed=False,
-    ),
+    'export': 'tools/export_model.py {made}/finetune/seed-1 --output out',
 }
+# Those that go on with --resume where they were begun, and whose workers horovodrun starts. The others are
+# begun again, and are finished once `out` is there.
+TRAINS = ('pretrain', 'prune', 'finetune', 'prune-task')
 
 
 class Attempt:
     """A command that runs in a directory, with all processes that it starts."""
 
-    def __init__(self, command: Command, made: Path, place: Path, workers: int):
-        script, *flags = (word.format(made=made, workers=workers) for word in shlex.split(command.line))
-        launcher = [str(Path(sys.executable).with_name('horovodrun')), '--gloo', '-np', str(workers)]
-        words = [
-            *(launcher if command.distributed and workers > 1 else []),
-            sys.executable,
-            '-W',
-            'ignore',
-            str(ROOT / script),
-            *flags,
-            *(['--resume'] if command.resumes and place.exists() else []),
-        ]
+    def __init__(self, name: str, made: Path, place: Path, workers: int):
+        line = COMMANDS[name].replace('{made}', str(made)).replace('{workers}', str(workers))
+        script, *flags = shlex.split(line)
+        words = [sys.executable, '-W', 'ignore', str(ROOT / script), *flags]
+        if name in TRAINS and workers > 1:
+            horovodrun = str(Path(sys.executable).with_name('horovodrun'))
+            words = [horovodrun, '--gloo', '-np', str(workers), *words]
+        if name in TRAINS and place.exists():
+            words.append('--resume')
         self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
         place.mkdir(exist_ok=True)
         self.began = time.time_ns()
@@ -146,13 +111,11 @@ class Attempt:
     def kill_one(self, chance: random.Random) -> str | None:
         """SIGKILL for a random process; what it was, or None if there was none."""
         victims = self.tree()
-        if not victims:
-            return None
-        victim = chance.choice(victims)
         try:
+            victim = chance.choice(victims)
             name = self._role(victim)
             victim.send_signal(signal.SIGKILL)
-        except psutil.Error:
+        except (IndexError, psutil.Error):
             return None
         return name
 
@@ -168,10 +131,8 @@ class Attempt:
         return 'child of horovodrun' if 'horovodrun' in self.process.args[0] else 'worker process'
 
     def wait(self, seconds: float) -> tuple[float, int]:
-        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to
-        be ended here.
-
-        Time in which this process did not run either, as on a machine that was paused, does not count.
+        """Wait for the end of all processes; the seconds it took, and how many had to be ended here. Time in
+        which this process did not run either, as on a machine that was paused, does not count.
         """
         waited, looked = 0.0, time.monotonic()
         while waited < seconds and (self.running() or self.tree()):
@@ -195,9 +156,7 @@ class Attempt:
 
 
 def prepare(made: Path) -> None:
-    """The corpus, twenty topics of Python's own documentation, a vocabulary of it, and a task: which half a
-    line is from.
-    """
+    """The corpus of twenty topics of Python, a vocabulary of it, and a task: which half a line is from."""
     (made / 'text').mkdir(parents=True)
     names = sorted(topics, key=lambda name: len(topics[name]))[-20:]
     for name in names:
@@ -227,9 +186,8 @@ def records_of(log: Path) -> list[dict[str, Any]]:
 
 def moment(place: Path, stale: frozenset[str], began: int) -> str:
     """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
-
-    Paths in `stale` were there when it began, left by an earlier kill, and logs that were not written to
-    since `began`, in nanoseconds, are as old."""
+    `stale` are the paths that were there when it began, at `began` in nanoseconds.
+    """
     partial = [
         path
         for path in place.rglob('*')
@@ -283,15 +241,8 @@ def contents(place: Path) -> dict[str, str]:
 
 
 def losses(place: Path, wanted: Mapping[str, str], before: frozenset[str]) -> list[str]:
-    """What a kill has cost, of what was finished before it; and finished things that are not what they should
-    be.
-
-    Parameters
-    ----------
-    wanted : mapping of path to digest
-        Of the uninterrupted run.
-    before : set of str
-        The manifests of whole directories that were seen before the kill.
+    """What is gone of the manifests that were there `before` the kill, and what is half-written or differs
+    from what is `wanted`: digests of the uninterrupted run, by path.
     """
     problems = [f'{name} is gone' for name in sorted(before) if not os.path.exists(name)]
     for manifest in place.rglob('manifest.json'):
@@ -317,9 +268,7 @@ def losses(place: Path, wanted: Mapping[str, str], before: frozenset[str]) -> li
 
 
 def finished(place: Path, wanted: Mapping[str, str]) -> frozenset[str]:
-    """The manifests below a directory that the uninterrupted run leaves as well: what has to stay once it is
-    there.
-    """
+    """The manifests that are there and that the uninterrupted run leaves as well: they have to stay."""
     return frozenset(
         str(place / name) for name in wanted if name.endswith('manifest.json') and (place / name).exists()
     )

@@ -16,11 +16,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from killed import COMMANDS, Attempt, contents, finished, losses, moment, names_below, prepare
+from killed import COMMANDS, TRAINS, Attempt, contents, finished, losses, moment, names_below, prepare
 from measured import Measured, parsed, write
 from pydantic import PositiveInt
 
@@ -49,7 +48,7 @@ class Trial:
     """One command, killed until the wanted number of kills is reached."""
 
     def __init__(self, name: str, recipe: SurviveRecipe, made: Path, base: Path):
-        self.name, self.command, self.recipe, self.made, self.base = name, COMMANDS[name], recipe, made, base
+        self.name, self.recipe, self.made, self.base = name, recipe, made, base
         self.chance = random.Random(f'{recipe.seed} {name}')
         self.wanted: dict[str, str] = {}
         self.seconds, self.changes = 0.0, 0
@@ -57,7 +56,7 @@ class Trial:
 
     def start(self, place: Path) -> Attempt:
         """Run the command in a directory."""
-        return Attempt(self.command, self.made, place, self.recipe.workers)
+        return Attempt(self.name, self.made, place, self.recipe.workers)
 
     def in_peace(self) -> None:
         """The uninterrupted run: its time, the number of times that its files changed, and what it leaves."""
@@ -71,7 +70,7 @@ class Trial:
         if attempt.process.returncode:
             raise RunFailed(f'{self.name} failed without being killed:\n{attempt.output()}')
         self.wanted = contents(place)
-        shutil.copytree(place / 'out', self.made / self.command.makes)
+        shutil.copytree(place / 'out', self.made / self.name)
 
     def killed(self, place: Path) -> dict[str, Any] | None:
         """Run the command and kill it; the record of the kill, or None if it was faster and ended well."""
@@ -111,12 +110,12 @@ class Trial:
         if attempt.process.wait():
             raise RunFailed(f'{self.name} could not go on after a kill:\n{attempt.output()}')
 
-    def run(self, report: Callable[[dict[str, Any], int], None]) -> None:
+    def run(self) -> None:
         """All kills; each run ends with a comparison, whose differences are losses of its last kill."""
         records = self.records
         number, place = 0, self.base / 'killed-0'
         while len(records) < self.recipe.kills or place.exists():
-            whole = not self.command.resumes and (place / 'out').exists()
+            whole = self.name not in TRAINS and (place / 'out').exists()
             let_go_on = len(records) >= self.recipe.kills or (place.exists() and self.chance.random() < 0.5)
             record = None
             if let_go_on and not whole:
@@ -125,15 +124,19 @@ class Trial:
                 record = self.killed(place)
             if record is not None:
                 records.append(record)
-                report(record, len(records))
+                print(
+                    f'{self.name} {len(records)} | {record["victim"]} | {record["moment"]} | ended in '
+                    f'{record["seconds_to_the_end"]:.1f} s with status {record["status"]} | '
+                    f'{record["processes_left"]} left | {len(record["losses"])} losses',
+                    flush=True,
+                )
             if record is None or record['status'] == 0:
                 if records:
                     there = contents(place)
                     names = sorted(there.keys() | self.wanted.keys())
-                    differing = [name for name in names if there.get(name) != self.wanted.get(name)]
-                    records[-1]['losses'] += [
-                        f'{name}: not as in the uninterrupted run' for name in differing
-                    ]
+                    for name in names:
+                        if there.get(name) != self.wanted.get(name):
+                            records[-1]['losses'].append(f'{name}: not as in the uninterrupted run')
                     records[-1]['compared'] = True
                 shutil.rmtree(place)
                 number, place = number + 1, self.base / f'killed-{number + 1}'
@@ -154,16 +157,6 @@ def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
         'by_victim': count('victim'),
         'by_moment': count('moment'),
     }
-
-
-def report(record: dict[str, Any], number: int) -> None:
-    """Say how a killed run fared."""
-    print(
-        f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | ended in '
-        f'{record["seconds_to_the_end"]:.1f} s with status {record["status"]} | {record["processes_left"]} '
-        f'left | {len(record["losses"])} losses',
-        flush=True,
-    )
 
 
 @command
@@ -188,7 +181,7 @@ def main(argv=None):
                 f'{name}: {trial.seconds:.1f} s in peace, its files change {trial.changes} times', flush=True
             )
             if name in recipe.commands:
-                trial.run(report)
+                trial.run()
                 records += trial.records
     totals = summary(records)
     print('\n' + markdown_table(['killed', 'times'], totals['by_moment'].items()))

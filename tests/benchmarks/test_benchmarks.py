@@ -105,12 +105,11 @@ def test_a_command_that_leaves_other_bytes_has_lost_something(content, lost, tmp
     script.write_text(
         f"import os, time\ntime.sleep(0.3)\nos.makedirs('out')\nopen('out/file', 'w').write({content})\n"
     )
-    line = killed.Command(str(script), 'made', resumes=False, distributed=False)
-    monkeypatch.setitem(survive.COMMANDS, 'one', line)
+    monkeypatch.setitem(killed.COMMANDS, 'one', str(script))
     recipe = survive.SurviveRecipe.model_construct(kills=2, workers=1, seed=0)
     trial = survive.Trial('one', recipe, tmp_path / 'inputs', tmp_path)
     trial.in_peace()
-    trial.run(lambda record, number: None)
+    trial.run()
     assert len(trial.records) == 2 and not any(record['processes_left'] for record in trial.records)
     assert any(record['losses'] for record in trial.records) == lost
 
