@@ -95,24 +95,29 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
 
 
 class Timed(Worker):
-    """A process that computes the network of an export, by an engine or a peer; in the precision of the
-    export, unless another is given. `size_mb` is that of its files on disk.
+    """A process that computes the network of an export with a script of benchmarks/peers, which is told a
+    file, the threads, the size of the vocabulary and more words; in the precision of the export, unless
+    another is given. `size_mb` is that of its files on disk.
     """
 
     def __init__(
         self,
         name: str,
+        python: Path,
+        script: str,
+        file: Path,
         words: Sequence[Any],
         deployment: Deployment,
         *,
         engine: str,
         size_mb: float,
         precision: str | None = None,
-        **more: Any,
     ):
         self.deployment, self.engine, self.size_mb = deployment, engine, size_mb
-        self.precision = precision or deployment.precision
-        super().__init__(name, words, **more)
+        self.precision, threads = precision or deployment.precision, threads_here()
+        told = [python, SCRIPTS / script, file, threads, deployment.architecture.vocab_size, *words]
+        settings = {'PYTHONPATH': str(ROOT)} if script == 'predictor.py' else None
+        super().__init__(name, told, threads=threads, settings=settings)
 
     def outputs(self, feed: Mapping[str, np.ndarray], place: Path) -> list[np.ndarray]:
         """What it computes of the inputs of `peers/protocol.py`; `place` is for files on the way."""
@@ -128,47 +133,34 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
 
     `peers` is the directory of the peers' environments.
     """
-    deployment, here, threads = read_deployment(directory), directory.absolute(), threads_here()
+    deployment, here = read_deployment(directory), directory.absolute()
     if engine == 'mxnet':
-        size = megabytes(directory / SYMBOL, directory / PARAMETERS)
-        words = [sys.executable, SCRIPTS / 'symbol.py', here, threads]
-        yield Timed(name, words, deployment, engine=engine, size_mb=size, threads=threads)
-    elif engine == 'predictor':
-        words = [peer_python(peers, 'onnx'), SCRIPTS / 'predictor.py', here, threads]
-        words += [deployment.architecture.vocab_size]
+        size = megabytes(here / SYMBOL, here / PARAMETERS)
+        yield Timed(
+            name, Path(sys.executable), 'symbol.py', here, [], deployment, engine=engine, size_mb=size
+        )
+        return
+    python = peer_python(peers, 'onnx')
+    if engine == 'predictor':
         if (here / ONNX).is_file():
-            yield Timed(
-                f'{name}, Predictor',
-                words,
-                deployment,
-                engine=engine,
-                size_mb=megabytes(here / ONNX),
-                threads=threads,
-                settings={'PYTHONPATH': str(ROOT)},
-            )
-    else:
-        low = engine == 'openvino-bfloat16'
-        for file in sorted(here.glob('*.onnx')):
-            reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
-            script = _SESSION if engine == 'onnxruntime' else _COMPILED
-            words = [peer_python(peers, 'onnx'), SCRIPTS / script, file, threads]
-            words += [deployment.architecture.vocab_size, *['bf16'] * low]
-            yield Timed(
-                f'{name}, {reader}',
-                words,
-                deployment,
-                engine=reader,
-                size_mb=megabytes(file),
-                precision='bfloat16' if low and deployment.precision == 'float32' else None,
-                threads=threads,
-            )
+            size = megabytes(here / ONNX)
+            shown = f'{name}, Predictor'
+            yield Timed(shown, python, 'predictor.py', here, [], deployment, engine=engine, size_mb=size)
+        return
+    low = engine == 'openvino-bfloat16'
+    script, words = _SESSION if engine == 'onnxruntime' else _COMPILED, ['bf16'] * low
+    for file in sorted(here.glob('*.onnx')):
+        reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
+        facts: dict[str, Any] = {'engine': reader, 'size_mb': megabytes(file)}
+        if low and deployment.precision == 'float32':
+            facts['precision'] = 'bfloat16'
+        yield Timed(f'{name}, {reader}', python, script, file, words, deployment, **facts)
 
 
 def start_peer(name: str, first: Path, peers: Path, place: Path) -> Timed:
     """The process of a peer, with the weights of the first directory; `place` is for files on the way."""
-    peer, deployment, threads = PEERS[name], read_deployment(first), threads_here()
-    python = peer_python(peers, peer.environment)
-    config: list[str] = []
+    peer, deployment = PEERS[name], read_deployment(first)
+    python, config = peer_python(peers, peer.environment), []
     if peer.environment == 'onnx':
         if not (first / ONNX).is_file():
             raise FileNotFoundError(f'{first / ONNX}: {name} reads it; export with --onnx')
@@ -189,18 +181,15 @@ def start_peer(name: str, first: Path, peers: Path, place: Path) -> Timed:
         np.savez(file, **arrays)
         config = [json.dumps(theirs if peer.environment == 'torch' else gluon)]
         size = megabytes(file) / (2 if peer.precision == 'bfloat16' else 1)
-    words = [python, SCRIPTS / peer.script, file, threads]
-    words += [deployment.architecture.vocab_size, *config, *peer.words]
-    return Timed(
-        name, words, deployment, engine=name, size_mb=size, precision=peer.precision, threads=threads
-    )
+    facts = {'engine': name, 'size_mb': size, 'precision': peer.precision}
+    return Timed(name, python, peer.script, file, [*config, *peer.words], deployment, **facts)
 
 
 def quantized(way: str, source: Path, deployment: Deployment, python: Path, place: Path) -> Path:
     """The file in eight bits that a library makes of model.onnx; ranges are those of random tokens."""
     feeds, architecture = place / 'calibration.npz', deployment.architecture
     feed = random_feed(architecture, batch=4, length=min(64, architecture.max_length))
-    np.savez(feeds, **{f'{name}.0': feed[name] for name in TOKEN_INPUTS})
+    np.savez(feeds, **{name: feed[name] for name in TOKEN_INPUTS})
     output = place / f'{way}{".xml" if way == "nncf" else ".onnx"}'
     words = [python, SCRIPTS / 'quantize_onnx.py', source, output, way, feeds]
     Worker(f'quantize_onnx.py {way}', words, threads=threads_here()).close()

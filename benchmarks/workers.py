@@ -30,21 +30,8 @@ PAUSE = 0.1  # seconds between two workers, for threads that still spin: those o
 class Worker:
     """A process of another program, such as one that computes a network when it is told to.
 
-    Parameters
-    ----------
-    words : sequence
-        Its command line.
-    threads : int, optional
-        What OpenMP is told; without, the program does as it is installed.
-    settings : mapping, optional
-        More variables of its environment.
-
-    Attributes
-    ----------
-    versions : dict
-        What it said when it was ready.
-    peak_mb : float
-        The most memory that it took so far.
+    OpenMP is told `threads`; without them the program does as it is installed. `settings` are more variables
+    of its environment. `versions` is what it said when it was ready, `peak_mb` the most memory that it took.
     """
 
     def __init__(

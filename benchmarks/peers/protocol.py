@@ -89,16 +89,9 @@ def speaker():
 def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
     """Answer lines until there are no more.
 
-    Parameters
-    ----------
-    run : function
-        From a dict of arrays of whole numbers (`NAMES`) to a list of arrays, computed when it returns.
-    versions : dict
-    vocab_size : int
-    make_inputs : function
-        From batch, length, vocab_size and, if it is told, masked to what `run` takes.
-    named : list of str, optional
-        The outputs' names, for an ONNX file: `plain_outputs` are written then.
+    `run` computes a list of arrays from a dict of arrays of whole numbers (`NAMES`), or from what
+    `make_inputs` makes of batch, length, vocab_size and, if it is told, masked. `named` has the names of an
+    ONNX file's outputs: `plain_outputs` are written then.
     """
     say = speaker()
     say({'ready': versions})

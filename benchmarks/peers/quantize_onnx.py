@@ -2,7 +2,7 @@
 WAY FEEDS.npz
 
 WAY is ``dynamic`` or ``static`` of onnxruntime.quantization, or ``nncf``, OpenVINO's quantisation after
-training. FEEDS has the arrays of batch i as NAME.i; dynamic needs none."""
+training. FEEDS has a batch of inputs; dynamic needs none."""
 
 import sys
 from pathlib import Path
@@ -11,12 +11,10 @@ import numpy as np
 from protocol import onnx_inputs, speaker
 
 
-def feeds_of(path, names):
-    """The batches of a file, by the names of the model's inputs."""
+def feed_of(path, names):
+    """The batch of a file, by the names of the model's inputs."""
     with np.load(path) as arrays:
-        count = len({name.rpartition('.')[2] for name in arrays.files})
-        parts = ('input_ids', 'token_types', 'valid_length')
-        return [onnx_inputs({part: arrays[f'{part}.{i}'] for part in parts}, names) for i in range(count)]
+        return onnx_inputs(dict(arrays), names)
 
 
 def by_onnxruntime(source, output, way, feeds):
@@ -36,7 +34,7 @@ def by_onnxruntime(source, output, way, feeds):
 
         def __init__(self):
             names = [tensor.name for tensor in onnx.load(source, load_external_data=False).graph.input]
-            self._feeds = iter(feeds_of(feeds, names))
+            self._feeds = iter([feed_of(feeds, names)])
 
         def get_next(self):
             return next(self._feeds, None)
@@ -60,10 +58,8 @@ def by_nncf(source, output, feeds):
 
     model = openvino.Core().read_model(source)
     names = [tensor.any_name for tensor in model.inputs]
-    batches = feeds_of(feeds, names)
-    quantized = nncf.quantize(
-        model, nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(batches)
-    )
+    batches = nncf.Dataset([feed_of(feeds, names)])
+    quantized = nncf.quantize(model, batches, model_type=nncf.ModelType.TRANSFORMER, subset_size=1)
     openvino.save_model(quantized, output)
 
 

@@ -8,13 +8,9 @@ import numpy as np
 
 
 def batches(arrays, part, first=0, last=None):
-    """Some batches of a part, by their numbers.
-
-    Yields
-    ------
-    dict of str to np.ndarray
-        ``rows``, the numbers of the instances, shape (b,); ``input_ids``, ``token_type_ids`` and
-        ``attention_mask``, of int64 and shape (b, width); and ``labels``, shape (b,), in training.
+    """Some batches of a part, by their numbers: ``rows``, the numbers of the instances, shape (b,);
+    ``input_ids``, ``token_type_ids`` and ``attention_mask``, of int64 and shape (b, width); and, in training,
+    ``labels``, shape (b,).
     """
     names = ('ids', 'starts', 'seconds', 'rows', 'row_starts', 'widths')
     ids, starts, seconds, order, row_starts, widths = (arrays[f'{part}/{name}'] for name in names)
