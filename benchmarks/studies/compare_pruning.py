@@ -83,7 +83,9 @@ class Rung:
 
 def named(text: str) -> tuple[str, list[str]]:
     """``NAME=RUN,RUN`` → the name and the runs."""
-    name, _, runs = text.rpartition('=')
+    name, equal, runs = text.rpartition('=')
+    if not equal:
+        raise ValueError(f'wanted NAME=RUN,RUN, found {text!r:.200}')
     return name.strip(), [run.strip() for run in runs.split(',')]
 
 

@@ -153,6 +153,9 @@ def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
         check_alike(label, {name: runs[name]['recipe'] for name in names})
         unit = runs[names[0]]['recipe']['objective']
         for (share, _), members in sorted(rungs.items()):
+            recipes = [runs[name]['recipe'] for name, _ in members]
+            if len({(recipe['seed'], recipe['model']) for recipe in recipes}) < len(members):
+                raise ValueError(f'{label}: two runs have the same size, network and seed; give one of them')
             rows = tuple(row for _, row in members)
             starts = tuple(runs[name]['rounds'][0] for name, _ in members)
             sizes.append(Size(label, UNITS.get(unit, unit), -share, rows, starts))
