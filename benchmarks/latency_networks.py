@@ -151,9 +151,10 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
     script, words = _SESSION if engine == 'onnxruntime' else _COMPILED, ['bf16'] * low
     for file in sorted(here.glob('*.onnx')):
         reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
-        facts: dict[str, Any] = {'engine': reader, 'size_mb': megabytes(file)}
-        if low and deployment.precision == 'float32':
-            facts['precision'] = 'bfloat16'
+        precision = deployment.onnx[file.name]['precision']
+        if low and precision == 'float32':
+            precision = 'bfloat16'
+        facts: dict[str, Any] = {'engine': reader, 'size_mb': megabytes(file), 'precision': precision}
         yield Timed(f'{name}, {reader}', python, script, file, words, deployment, **facts)
 
 
