@@ -83,6 +83,7 @@ class Architecture:
                 least[f'{letter} of layer {i}'] = getattr(layer, letter), 0 if letter == 'f' else 1
         problems = [
             f'{name} must be a whole number of at least {bound}, found {value!r:.80}'
+            + ('' if isinstance(value, int) else f' of type {type(value).__name__}')
             for name, (value, bound) in least.items()
             if not isinstance(value, int) or isinstance(value, bool) or value < bound
         ]

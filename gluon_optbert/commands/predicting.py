@@ -87,8 +87,8 @@ class PredictRecipe(EmbeddingOptions, NetworkRecipe):
 
     input: Path | None = option('file of text; by default standard input', None)
     format: str | None = option(
-        'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
-        'and lines for standard input',
+        'format of the input: lines of text, JSON lines, SQuAD, or tagged words; by default from the ending '
+        'of the file, of which .csv and .tsv are tables, and lines for standard input',
         None,
         choices=FORMATS,
     )

@@ -145,6 +145,8 @@ class Recipe(pydantic.BaseModel):
                 raise ValueError('must not be a truth value')
             elif is_number and isinstance(item, str) and _LEADING_ZERO.match(item.strip()):
                 raise ValueError('must not begin with 0: is it octal or decimal?')
+            elif takes(field, Path) and item == '':
+                raise ValueError('must name a file or a directory, and is empty')
         return value
 
     @pydantic.field_validator('*')

@@ -349,11 +349,12 @@ def _owned(windows: Windows, rows: np.ndarray) -> list[np.ndarray]:
     firsts = windows.firsts[rows]
     if len(rows) == 1:
         return [np.ones(counts[0], bool)]
-    best = np.full((len(rows), int((firsts + counts).max())), -np.inf)
-    for richness, first, count in zip(best, firsts, counts):
-        left = np.arange(count)
-        richness[first : first + count] = np.minimum(left, count - 1 - left) + 0.01 * count
-    owner = best.argmax(axis=0)
+    best, owner = np.full(int((firsts + counts).max()), -np.inf), np.zeros(int((firsts + counts).max()), int)
+    for i, (first, count) in enumerate(zip(firsts, counts)):
+        left, part = np.arange(count), slice(first, first + count)
+        richness = np.minimum(left, count - 1 - left) + 0.01 * count
+        owner[part][richness > best[part]] = i
+        best[part] = np.maximum(best[part], richness)
     return [owner[first : first + count] == i for i, (first, count) in enumerate(zip(firsts, counts))]
 
 

@@ -87,7 +87,7 @@ OTHERS = {
     'loaves': ['3.5', 1.5, 'four', '', None, False, [3], '1e3', '010', '-07', 0, np.float32(2.5)]
     + [Fraction(5, 2), float('inf'), 2**63, -(2**63), '99999999999999999999999999', 1e30],
     'sieve': ['perhaps', 'on', 1, None, []],
-    'flour': [3, True, None, ['mill']],
+    'flour': [3, True, None, ['mill'], ''],
     'kind': [True, None, 'spelt', ['rye']],
     'hours': ['never', 2.5, True, 0, 2**63],
     'sizes': [None, [None], 'a', True, ['1', '010'], {'a': 1}],
