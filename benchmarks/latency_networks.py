@@ -25,12 +25,9 @@ from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.inputs import TOKEN_INPUTS
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import random_feed
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.running import random_feed, random_model
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.machine import threads_here
-from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 
 # the largest difference at which it is still the same network
 SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}
@@ -79,11 +76,8 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
     if precision not in PRECISIONS:
         before, precision = name, 'float32'
     architecture = resolve(before)
-    words = [*SPECIAL_TOKENS, *(f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))]
-    saved = SavedModel(
-        architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words)
-    )
-    text = Instance(' '.join(words[10:100]))
+    saved = random_model(architecture)
+    text = Instance(' '.join(saved.vocabulary.idx_to_token[10:100]))
     export(
         saved,
         output,

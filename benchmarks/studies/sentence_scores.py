@@ -51,18 +51,26 @@ def gains(found: list[int]) -> np.ndarray:
     return np.where(place < 10, 100 / np.log2(place + 2), 0.0)
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
-    """How much better `one` is than `other`, paired, with its standard error."""
+def apart(
+    one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray
+) -> tuple[float, float]:
+    """How much better `one` is than `other`, paired, and its standard error."""
     if name == 'pairs':
         draws = np.random.RandomState(0).randint(len(gold), size=(RESAMPLED, len(gold)))
-        apart = [
+        drawn = [
             100 * np.subtract(*(spearmanr(np.array(x['pairs'])[rows], gold[rows])[0] for x in (one, other)))
             for rows in draws
         ]
         mean = 100 * np.subtract(*(spearmanr(x['pairs'], gold)[0] for x in (one, other)))
-        return f'{mean:+.2f} ± {np.std(apart, ddof=1):.2f}'
-    apart = gains(one[name]) - gains(other[name if name in other else name.split(' ')[0]])
-    return f'{apart.mean():+.1f} ± {apart.std(ddof=1) / len(apart) ** 0.5:.1f}'
+        return mean, float(np.std(drawn, ddof=1))
+    gained = gains(one[name]) - gains(other[name if name in other else name.split(' ')[0]])
+    return gained.mean(), gained.std(ddof=1) / len(gained) ** 0.5
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
+    """`apart`, as text."""
+    mean, error = apart(one, other, name, gold)
+    return f'{mean:+.{DIGITS[name]}f} ± {error:.{DIGITS[name]}f}'
 
 
 NAMES = ('pairs', *SETS, *(f'{name} in the parent' for name in SETS))
@@ -88,7 +96,7 @@ def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
     scores = {way: own for way, own in scores.items() if len(own['pairs']) > 1}
     if not scores:
         return []
-    first, rows, apart = next(iter(scores)), [], []
+    first, rows, others = next(iter(scores)), [], []
     for way, own in scores.items():
         row, differences = [way], [way]
         for name, by_seed in own.items():
@@ -101,11 +109,11 @@ def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
                 told += f' ± {deviation / len(both) ** 0.5:.{digits}f}'
             differences.append(told)
         rows.append(row)
-        apart.append(differences)
+        others.append(differences)
     parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *HEAD], rows)]
-    if apart[1:]:
+    if others[1:]:
         parts.append(f'To {first} with the same seed, mean and its standard error over seeds:')
-        parts.append(markdown_table(['way', *HEAD], apart[1:]))
+        parts.append(markdown_table(['way', *HEAD], others[1:]))
     return parts
 
 
@@ -114,7 +122,7 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
     Markdown.
     """
     (_, parent), *others = points.items()
-    rows, apart = [], []
+    rows, to_first = [], []
     for label, one in points.items():
         row = [label, one.get('parameters', ''), one.get('flops', '')]
         for name in NAMES:
@@ -125,15 +133,15 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
         rows.append(row)
     for label, one in others[1:]:
         found = (difference(one, others[0][1], name, gold) if name in one else '' for name in NAMES)
-        apart.append([label, *found])
+        to_first.append([label, *found])
     parts = [
         markdown_table(['network', 'parameters', 'FLOPs', *HEAD], rows),
         'STS-B: rank correlation × 100. Search: nDCG@10 × 100 of questions for paragraphs of SQuAD, and of '
         'titles for articles of Wikipedia, with the documents of the network itself, or of the parent. In '
         'brackets the difference to the parent, paired, with its standard error over pairs or queries.',
     ]
-    if apart:
-        parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *HEAD], apart)]
+    if to_first:
+        parts += [f'To {others[0][0]}, in the same way:', markdown_table(['network', *HEAD], to_first)]
     return '\n\n'.join(parts + seeds_table(points, gold)) + '\n'
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -118,11 +118,14 @@ class LatencyCost(CostModel):
         Milliseconds per unit of each of `latency_features`, none negative.
     batch, length : int
         The shape that was measured.
+    engine : str
+        What computed it, ``mxnet`` or ``onnxruntime``.
     """
 
     coefficients: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
     batch: int
     length: int
+    engine: Literal['mxnet', 'onnxruntime'] = 'mxnet'
     unit = 'ms'
 
     @model_validator(mode='after')

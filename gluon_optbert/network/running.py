@@ -6,23 +6,35 @@ read its inputs and outputs."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+from ..architecture.architecture import Architecture
 from ..runs.display import tracked
 from ..text.batches import Batch
+from ..text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 from .encoder import attention_masks
 from .inputs import INPUTS
-from .model import OptBERTModel, build
+from .model import OptBERTModel, build, read_parameters
 from .saved_model import SavedModel
 
 
-def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+def random_model(architecture: Architecture) -> SavedModel:
+    """A network with random weights that are the same every time, and made-up words."""
+    words = (f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))
+    parameters = read_parameters(build(architecture, trainable=False))
+    return SavedModel(architecture, parameters, vocabulary_of([*SPECIAL_TOKENS, *words]))
+
+
+def random_feed(
+    architecture: Architecture, *, batch: int, length: int, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Random inputs of a shape, with padding in every second row."""
     generator = np.random.RandomState(seed)
     valid = np.full(batch, length)
@@ -85,26 +97,31 @@ def pass_times(
     repeats: int = 15,
 ) -> dict[str, np.ndarray]:
     """The milliseconds of every timed forward pass of each block, by the keys that blocks and feeds share,
-    with the named inputs in their order.
-
-    The blocks are timed in turn. A pass that does not count comes before each timed one and fills the caches,
-    which hold the weights of the block before; the first one builds the graph.
+    with the named inputs in their order; taken as `times_in_turn`.
     """
     inputs = {key: list(feed_of(feed, names).values()) for key, feed in feeds.items()}
-    times: dict[str, list[float]] = {key: [] for key in blocks}
 
-    def one_pass(key: str) -> float:
-        began = time.perf_counter()
+    def one_pass(key: str) -> None:
         outputs = blocks[key](*inputs[key])
         for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
             output.wait_to_read()
-        return time.perf_counter() - began
 
+    return times_in_turn({key: functools.partial(one_pass, key) for key in blocks}, repeats=repeats)
+
+
+def times_in_turn(passes: Mapping[str, Callable[[], Any]], *, repeats: int = 15) -> dict[str, np.ndarray]:
+    """The milliseconds of every timed call of each function.
+
+    They are timed in turn. A call that does not count comes before each timed one and fills the caches, which
+    hold the weights of the network before; the first one builds the graph.
+    """
+    times: dict[str, list[float]] = {key: [] for key in passes}
     for attempt in tracked(range(repeats + 1), 'timing', repeats + 1, unit='pass'):
-        for key in blocks:
-            one_pass(key)
-            seconds = one_pass(key)
-            times[key] += [seconds] if attempt else []
+        for key, one_pass in passes.items():
+            one_pass()
+            began = time.perf_counter()
+            one_pass()
+            times[key] += [time.perf_counter() - began] if attempt else []
     return {key: 1e3 * np.array(values) for key, values in times.items()}
 
 

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tiny import contents, network
+from helpers.tiny import contents, network, write_saved_model
 
+from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.pruning import latency
 from gluon_optbert.pruning.latency import LatencyRecipe, check_predictions, fit_latency, time_rounds
@@ -63,6 +64,33 @@ def test_the_command_measures_and_does_not_overwrite(linear, tmp_path):
     assert result.returncode == 0 and 'relative error on 11 networks' in result.stdout, result.stderr
     assert LatencyCost.read(tmp_path / 'latency.json').length == 8
     assert call(*words).returncode == 2
+
+
+def test_widths_are_drawn_up_to_those_of_the_model_that_is_to_be_pruned(linear, tmp_path):
+    saved = write_saved_model(tmp_path / 'model', architecture=network((2, 3, 6, 20), (1, 5, 4, 8)))
+    measured = fit_latency(recipe_of(tmp_path / 'latency.json').replace(model=saved))['measured']
+    drawn = [Architecture.from_dict(one['architecture']) for one in measured]
+    assert max(one.h for one in drawn) == 8
+    for letter, most in zip('akvf', (2, 5, 6, 20)):
+        assert max(getattr(layer, letter) for one in drawn for layer in one.layers) == most
+
+
+def test_times_in_onnx_runtime_are_fitted_and_compared_with_that_engine(tmp_path, monkeypatch):
+    pytest.importorskip('onnxruntime')
+    asked = []
+
+    def watched(architecture, engine, export=latency._exported):
+        asked.append(architecture)
+        return export(architecture, engine)
+
+    monkeypatch.setattr(latency, '_exported', watched)
+    fit_latency(recipe_of(tmp_path / 'latency.json').replace(engine='onnxruntime', networks=22, largest_h=16))
+    assert len(asked) == 22
+    cost = LatencyCost.read(tmp_path / 'latency.json')
+    ends = [network((2, 4, 6, 20)), network((1, 3, 3, 8))]
+    times = time_rounds(ends, 8, cost)
+    assert '1x16' not in times['milliseconds']  # which are MXNet's
+    assert check_predictions(cost, ends, times)['finished']['measured_ms'] > 0 and len(asked) == 24
 
 
 def test_finished_run_compares_predicted_with_measured_latency(pruned, tmp_path):
