@@ -119,6 +119,8 @@ class OnnxRuntime(OnnxEngine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.choice.threads, 1
         options.add_session_config_entry('session.intra_op.allow_spinning', str(int(self.choice.spinning)))
+        # threads that spin on after a pass would take the cores from the next network of this process
+        options.add_session_config_entry('session.force_spinning_stop', '1')
         options.log_severity_level = 3  # errors
         self.version = onnxruntime.__version__
         self._session = onnxruntime.InferenceSession(

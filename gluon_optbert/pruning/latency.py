@@ -4,6 +4,7 @@ their times.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from scipy.optimize import nnls
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
+from ..architecture.parameters import LETTERS
 from ..deployment.engines import Engine, make_engine
 from ..deployment.export import export
 from ..deployment.mxnet_network import read_deployment
@@ -25,7 +27,7 @@ from ..network.running import pass_times, random_feed, random_model, times_in_tu
 from ..network.saved_model import read_model
 from ..runs.display import tracked
 from ..runs.files import new_output, write_json
-from ..runs.machine import machine
+from ..runs.machine import machine, threads_here
 from ..runs.recipe import Recipe, option
 
 TIMED_BATCHES = (1, 8)  # sequences
@@ -50,7 +52,13 @@ class LatencyRecipe(Recipe):
     largest_h: Annotated[int, Field(ge=16)] = option(
         'widths are drawn up to those of a BERT with this hidden size', 768
     )
+    prune: str = option('widths that will be pruned, as letters; the others are the largest ones', LETTERS)
     seed: int = option('of the widths', 1)
+
+    def problems(self) -> list[str]:
+        """Letters that are no widths."""
+        right = self.prune and set(self.prune) <= set(LETTERS)
+        return [] if right else [f'prune must be made of letters of {LETTERS}, found {self.prune!r}']
 
     @property
     def widest(self) -> tuple[int, LayerDims]:
@@ -67,16 +75,22 @@ class LatencyRecipe(Recipe):
 
 
 def random_architecture(
-    generator: np.random.RandomState, h: int, most: LayerDims, length: int
+    generator: np.random.RandomState, h: int, most: LayerDims, length: int, prune: str = LETTERS
 ) -> Architecture:
-    """One to three layers of widths between a few units and the largest ones, `h` and `most`."""
+    """One to three layers of widths between a few units and the largest ones, `h` and `most`; those that are
+    not pruned are the largest ones.
+    """
     width = int(generator.randint(max(1, h // 8), h + 1))
     layers = []
     for _ in range(generator.randint(1, 4)):
         f = int(generator.randint(1, most.f + 1)) if most.f and generator.uniform() < 0.85 else 0
         a = int(generator.randint(1, most.a + 1))
         k, v = (int(generator.randint(min(4, largest), largest + 1)) for largest in (most.k, most.v))
-        layers.append(LayerDims(a, k, v, f))
+        drawn = dict(zip('akvf', (a, k, v, f)))
+        layers.append(
+            dataclasses.replace(most, **{letter: drawn[letter] for letter in drawn if letter in prune})
+        )
+    width = width if 'h' in prune else h
     return Architecture(h=width, layers=tuple(layers), vocab_size=100, max_length=max(length, 8))
 
 
@@ -103,7 +117,8 @@ def _exported(architecture: Architecture, engine: str) -> Engine:
     """The encoder of a random network in an engine that reads ONNX."""
     with tempfile.TemporaryDirectory() as place:
         export(random_model(architecture), Path(place) / 'export', head='encoder', onnx=True)
-        return make_engine(Path(place) / 'export', read_deployment(Path(place) / 'export'), engine)
+        deployment = read_deployment(Path(place) / 'export')
+        return make_engine(Path(place) / 'export', deployment, engine, threads=threads_here())
 
 
 def time_rounds(
@@ -166,7 +181,8 @@ def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
     with new_output(recipe.output):
         generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
         architectures = [
-            random_architecture(generator, *recipe.widest, recipe.length) for _ in range(recipe.networks)
+            random_architecture(generator, *recipe.widest, recipe.length, recipe.prune)
+            for _ in range(recipe.networks)
         ]
         times = measure(architectures, *shape, repeats=recipe.repeats, engine=recipe.engine)
         half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), *shape)

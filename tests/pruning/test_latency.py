@@ -73,6 +73,10 @@ def test_widths_are_drawn_up_to_those_of_the_model_that_is_to_be_pruned(linear, 
     assert max(one.h for one in drawn) == 8
     for letter, most in zip('akvf', (2, 5, 6, 20)):
         assert max(getattr(layer, letter) for one in drawn for layer in one.layers) == most
+    recipe = recipe_of(tmp_path / 'whole.json').replace(model=saved, prune='af')
+    whole = [Architecture.from_dict(one['architecture']) for one in fit_latency(recipe)['measured']]
+    assert {(one.h, layer.k, layer.v) for one in whole for layer in one.layers} == {(8, 5, 6)}
+    assert len({layer.f for one in whole for layer in one.layers}) > 5
 
 
 def test_times_in_onnx_runtime_are_fitted_and_compared_with_that_engine(tmp_path, monkeypatch):
