@@ -12,7 +12,7 @@ import io
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..runs.files import decoded, json_object
 
@@ -111,7 +111,10 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The line and the cells of every row of a file with separators, its header among them, blank lines left
     out; errors as of `read_table`, but rows may have any number of cells.
     """
-    records = _comma_separated(path) if path.suffix.lower() == '.csv' else enumerate(read_lines(path), 1)
+    if path.suffix.lower() == '.csv':
+        records = _comma_separated(path, io.StringIO(decoded(path), newline=''))
+    else:
+        records = enumerate(read_lines(path), 1)
     return ((line, cells) for line, cells in records if cells not in ([], ['']))
 
 
@@ -128,14 +131,15 @@ def wrong_separator(path: Path, header: Sequence[str]) -> str:
 
 
 def read_header(path: Path) -> list[str]:
-    """The cells of the first line of a file that is not blank. The rest of the file is not read."""
+    """The cells of the first row of a file that is not blank; ValueError if it is no CSV as the name says.
+    The rest of the file is not read.
+    """
+    if path.suffix.lower() == '.csv':
+        with open(path, encoding='utf-8-sig', errors='replace', newline='') as file:
+            return next((cells for _, cells in _comma_separated(path, file) if cells not in ([], [''])), [])
     with open(path, 'rb') as file:
         lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in file)
-        line = next(filter(None, lines), '')
-    if path.suffix.lower() != '.csv':
-        return line.split('\t')
-    with _cells_up_to(len(line)):
-        return next(csv.reader([line]), [])
+        return next(filter(None, lines), '').split('\t')
 
 
 @contextlib.contextmanager
@@ -157,12 +161,11 @@ def read_lines(path: Path) -> list[list[str]]:
     return [line.split('\t') for line in lines]
 
 
-def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line that a record of a CSV file begins on, and its cells."""
-    text, line = decoded(path), 1
-    reader = csv.reader(io.StringIO(text, newline=''), strict=True)
+def _comma_separated(path: Path, text: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """The line that a record of a CSV file begins on, and its cells; its line ends are as in the file."""
+    line, reader = 1, csv.reader(text, strict=True)
     try:
-        with _cells_up_to(len(text)):
+        with _cells_up_to(path.stat().st_size):
             for cells in reader:
                 yield line, cells
                 line = reader.line_num + 1

@@ -44,6 +44,18 @@ def test_blank_lines_above_a_header_are_no_header(tmp_path):
     assert found.texts == ('seven',) and names_and_scores(found) == {'b': [1.5]}
 
 
+@pytest.mark.parametrize(
+    'content, texts',
+    [
+        ('text,label\rseven,x\reight,y\r', ('seven', 'eight')),
+        ('"one\nmore, and",two\nthree,four\n', ('one\nmore, and', 'two', 'three', 'four')),
+    ],
+)
+def test_the_first_row_of_csv_ends_where_csv_says(tmp_path, content, texts):
+    (tmp_path / 'a.csv').write_bytes(content.encode())
+    assert read_collection(tmp_path).texts == texts
+
+
 def test_a_table_called_dev_is_held_out_and_other_scores_are_not_read(tmp_path):
     write(
         tmp_path,
