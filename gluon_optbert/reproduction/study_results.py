@@ -62,7 +62,7 @@ class Difference:
     @property
     def verdict(self) -> str:
         """Whether the first row is seen to be better."""
-        if self.error is None or abs(self.mean) < CLEAR * self.error:
+        if self.error is None or self.mean == 0 or abs(self.mean) < CLEAR * self.error:
             return 'undecided'
         return 'seen' if self.mean > 0 else 'the opposite'
 

@@ -176,6 +176,7 @@ def test_a_difference_is_seen_from_two_standard_errors():
     verdicts = [Difference(mean, 1.0, 3).verdict for mean in (2.5, 1.5, -2.5)]
     assert verdicts == ['seen', 'undecided', 'the opposite']
     assert Difference(9.0, None, 1).verdict == 'undecided'
+    assert Difference(0.0, 0.0, 1).verdict == 'undecided'  # two networks that answer alike
 
 
 def test_cells_of_a_package_without_a_repository_have_no_commit():
