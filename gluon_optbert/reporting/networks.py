@@ -434,22 +434,26 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
     Raises
     ------
     ValueError
-        If its network has this score already.
+        If its network has this score already, or the file lacks something.
     """
     if not isinstance(result.get('architecture'), dict) or not result['architecture']:
         return list(networks)
     architecture = Architecture.from_dict(result['architecture'], source=label)
-    metric, checksum = result['metric'], result.get('model_sha256')
-    held_out = str(metric).rpartition('/')[0]
-    marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
-    score = Score(
-        result['mean'][metric],
-        result['std'][metric],
-        (result.get('majority') or {}).get(metric),
-        right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),
-        made=_made(result),
-    )
-    name = score_name(str(result['task']), str(metric))
+    checksum = result.get('model_sha256')
+    try:
+        metric = result['metric']
+        held_out = str(metric).rpartition('/')[0]
+        marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
+        score = Score(
+            result['mean'][metric],
+            result['std'][metric],
+            (result.get('majority') or {}).get(metric),
+            right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),
+            made=_made(result),
+        )
+        name = score_name(str(result['task']), str(metric))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{label}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
     if any(name in network.scores and network.scores[name].start is not None for network in networks):
         name = f'{name}, fine-tuned'  # beside what pruning measured
     known = {i: one.sha256() for i, one in enumerate(networks) if one.architecture == architecture}

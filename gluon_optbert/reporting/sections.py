@@ -414,7 +414,7 @@ def _of_finetuning(data: Mapping[str, Any], path: Path) -> list[Section]:
         if data.get('architecture'):
             architecture = Architecture.from_dict(data['architecture'], source=str(path))
             sections.append(('Network', _widths(architecture)))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
     known = (*_SHOWN, *_FOLDED, 'samples', 'architecture', 'learning_rates')
     rest = {name: value for name, value in data.items() if name not in known}

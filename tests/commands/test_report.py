@@ -112,6 +112,9 @@ def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
     text = report(tmp_path / 'rates.json', output=tmp_path / 'rates.html').text
     said = '5e-05 was chosen: so they are optimistic.'
     assert text.index('2e-05') < text.index('60.25') < text.index(said)
+    (tmp_path / 'none.json').write_text(json.dumps({**result, 'learning_rates': {**rates, 'tried': []}}))
+    with pytest.raises(ValueError, match='none.json: not a result of fine-tuning'):
+        chapter(tmp_path / 'none.json', 'none')
 
 
 def write_plan(path, table):

@@ -231,6 +231,21 @@ def test_results_of_equal_widths_and_other_weights_are_networks_of_their_own():
             with_result(networks, 'four', result(BASE, 70.0, sha256=sha256))
 
 
+@pytest.mark.parametrize(
+    'damage',
+    [
+        {'metric': 'dev/f1'},
+        {'mean': None},
+        {'runs': [{'right': ['1']}]},
+        {'recipe': ['limit']},
+        {'samples': [600]},
+    ],
+)
+def test_a_result_that_lacks_something_is_refused_by_name(damage):
+    with pytest.raises(ValueError, match='tuned: not a result of fine-tuning'):
+        with_result([], 'tuned', {**result(BASE, 80.0), **damage})
+
+
 def test_results_and_models_alone_are_compared_with_the_largest():
     networks = with_model([], Measured('small', SMALL))
     networks = with_result(networks, 'large', result(BASE, 80.0))
