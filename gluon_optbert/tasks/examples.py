@@ -334,9 +334,11 @@ def labels_of(task: Task, cells: Iterable[tuple[int, Any]], path: Path) -> np.nd
 
 
 def finite_number(cell: str) -> float:
-    """The number that a cell holds; ValueError if it holds none, an infinite one or NaN."""
+    """The number that a cell holds; ValueError if it holds none, an infinite one, NaN, or a word such as 1_5,
+    which Python takes for 15.
+    """
     value = float(cell)
-    if not math.isfinite(value):
+    if not math.isfinite(value) or '_' in cell:
         raise ValueError(f'{cell!r} is no finite number')
     return value
 

@@ -153,6 +153,7 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
         ('RTE', 'dev.tsv', f'{PAIRS}a\tb\tmaybe\n', "line 2 has the label 'maybe', wanted entailment"),
         ('SST-2', 'dev.tsv', 'sentence\tlabel\tlabel\na\t1\t0\n', "2 columns are called 'label'"),
         ('STS-B', 'dev.tsv', f'{SCORES}a\tb\tnan\n', "line 2 has the label 'nan', wanted a finite number"),
+        ('STS-B', 'dev.tsv', f'{SCORES}a\tb\t1_5\n', "line 2 has the label '1_5', wanted a finite number"),
     ],
 )
 def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, task, name, text, said):
