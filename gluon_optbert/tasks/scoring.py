@@ -169,6 +169,8 @@ def _answers(path: Path) -> dict[str, str]:
         for line, record in read_json_lines(path):
             if not isinstance(record.get('id'), str) or not isinstance(record.get('text'), str):
                 raise ValueError(f"{path}: line {line} has no 'id' and 'text' of an answer")
+            if record['id'] in answers:
+                raise ValueError(f'{path}: line {line} has the id {record["id"]:.60} again')
             answers[record['id']] = record['text']
     wrong = [question for question, text in answers.items() if not isinstance(text, str)]
     if wrong:
@@ -180,7 +182,7 @@ def _numbers(path: Path) -> dict[str, float]:
     """Finite numbers by question id."""
     values = _mapping(path)
     if values is None or not all(
-        type(value) in (int, float) and math.isfinite(value) for value in values.values()
+        type(value) in (int, float) and abs(value) < math.inf for value in values.values()
     ):
         raise ValueError(f'{path}: wanted a JSON object of finite numbers by question id')
     return values

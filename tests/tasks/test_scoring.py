@@ -109,6 +109,8 @@ def test_both_forms_of_answers_have_one_score(tmp_path, questions):
     odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0, 'q2': 2.0}))
     scores, majority, _ = score_squad('2.0', questions, tmp_path / 'predictions.json', odds)
     assert (scores['best_exact'], scores['best_exact_thresh'], scores['exact']) == (100.0, -3.0, 50.0)
+    write(odds, '{"q1": -3, "q2": 1%s}' % ('0' * 400))  # more than a float holds
+    assert score_squad('2.0', questions, tmp_path / 'predictions.json', odds)[0]['best_exact'] == 100.0
     for content, said in (
         ('{"q1": 1}', '1 of 2 questions have no odds, the first is q2'),
         ('{"q1": NaN, "q2": 2.0}', 'wanted a JSON object of finite numbers'),
@@ -133,6 +135,7 @@ def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):
         ('2.0', '{"q1": "cat"}', 'out: 1 of 2 questions have no prediction, the first is q2'),
         ('2.0', '{"q1": 1}', 'out: the answer to q1 is no text'),
         ('2.0', '{"id": "q1"}', "out: line 1 has no 'id' and 'text'"),
+        ('2.0', as_lines({'id': 'q1', 'text': 'a'}, {'id': 'q1', 'text': 'b'}), 'line 2 has the id q1 again'),
     ],
 )
 def test_answers_that_do_not_fit_are_refused_by_name(tmp_path, questions, version, content, says):
