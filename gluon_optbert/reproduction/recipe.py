@@ -178,7 +178,7 @@ class StudyFile(pydantic.BaseModel):
     def read(cls, path: Path) -> StudyFile:
         """The study in a YAML file; RecipeError with everything that is wrong with it."""
         try:
-            study = cls(**read_yaml(path))
+            study = cls.model_validate(read_yaml(path))
         except pydantic.ValidationError as error:
             places = ('.'.join(map(str, one['loc'])) + ': ' + one['msg'] for one in error.errors())
             raise RecipeError([f'{path}: {place}' for place in places]) from error
