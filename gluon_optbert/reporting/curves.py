@@ -64,18 +64,25 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_int=_number)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ValueError(f'{path}: line {number} is not JSON ({error})') from error
         values = record if isinstance(record, dict) else {}
-        if not isinstance(values.get('phase'), str) or type(values.get('step')) is not int:
+        known = isinstance(values.get('phase'), str) and type(values.get('step')) is int
+        if not known or isinstance(values.get('round'), (list, dict)):
             raise ValueError(
-                f'{path}: line {number} has no phase and step, so this is not the metrics of a run'
+                f'{path}: line {number} has no phase and step, or a round that is no number, so this is not '
+                'the metrics of a run'
             )
         records.append(record)
     return records
+
+
+def _number(digits: str) -> float:
+    """A whole number; one with more digits than an array holds as a float, which may be infinite."""
+    return int(digits) if len(digits) < 19 else float(digits)
 
 
 def segments_of(records: Sequence[Mapping[str, Any]]) -> list[Segment]:
