@@ -117,8 +117,8 @@ def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
 
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """The recipe's task, made ready for a network; ValueError or FileNotFoundError if files are missing or
-    not as they should be, no row is left to train on, the network has too few positions, or a submission has
-    the name of a file of a model directory.
+    not as they should be, no row is left to train on, too few are to measure on, the network has too few
+    positions, or a submission has the name of a file of a model directory.
     """
     task = recipe.known_task(saved)
     taken = [name for name in task.test if name in _OF_A_MODEL]
@@ -159,6 +159,12 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     )
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
+    try:
+        majority = majority_scores(task, heldout)
+    except ValueError as error:  # too few rows for a correlation
+        raise ValueError(
+            f'{data / task.train}: {error} to measure on; give more, or see --held-out and --evaluation-limit'
+        ) from error
     makers = make_reader, make_tag_reader
     read, tag = (make(saved.vocabulary, max_length=recipe.max_length) for make in makers)
 
@@ -198,7 +204,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         test={name: sets[name] for name in test},
         files=files,
         samples={name: len(examples) for name, examples in every.items()},
-        majority=majority_scores(task, heldout),
+        majority=majority,
     )
 
 

@@ -135,6 +135,7 @@ def test_held_out_is_said_to_be_unread_where_a_development_set_is_there(model_di
         ('text,label\na,1\nb,0\n', {'labels': 'no=0'}, '--labels is name=label for each of the labels 0, 1'),
         ('text,label\na,1\nb,0\n', {'text': 'a,b,c'}, 'must be one column or two'),
         ('text,label\na,1\nb,0\n', {'held_out': 0.9}, 'none of its rows is left to train on'),
+        ('text,label\na,1.5\nb,0\nc,2\n', {}, 'csv: a correlation .* found 1 to measure on; .*--held-out'),
     ],
 )
 def test_table_that_says_too_little_is_refused(model_directory, tmp_path, content, more, says):
