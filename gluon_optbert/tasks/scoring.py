@@ -107,7 +107,11 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
         for (line, tags), words in zip(cells, examples.texts):
             if len(tags) != len(words):
                 raise ValueError(f'{predictions}: line {line} has {len(tags)} tags for {len(words)} words')
-    return score(task.metrics, labels_of(task, cells, predictions), examples.labels), examples, notes
+    labels = labels_of(task, cells, predictions)
+    try:
+        return score(task.metrics, labels, examples.labels), examples, notes
+    except ValueError as error:  # too few rows for a correlation
+        raise ValueError(f'{data}: {error}') from error
 
 
 def _submitted(indices: tuple[str, ...], path: Path) -> list[tuple[int, str]]:

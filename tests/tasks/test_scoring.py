@@ -88,6 +88,12 @@ def test_predictions_of_pairs_in_another_order_are_refused(tmp_path):
         score_task(STSB, dev, write(tmp_path / 'out.jsonl', as_lines(*reversed(records))))
 
 
+def test_a_row_without_a_correlation_is_refused_by_name(tmp_path):
+    dev = write(tmp_path / 'dev.tsv', 'sentence1\tsentence2\tscore\na\tb\t1\n')
+    with pytest.raises(ValueError, match='dev.tsv: a correlation needs at least two rows, found 1'):
+        score_task(STSB, dev, write(tmp_path / 'out.jsonl', as_lines({'value': 1})))
+
+
 @pytest.fixture
 def questions(tmp_path):
     return write_squad(
