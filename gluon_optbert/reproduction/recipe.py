@@ -165,7 +165,7 @@ class StudyFile(pydantic.BaseModel):
         Of rows that are trained from scratch; by default as many as the base was pre-trained for.
     """
 
-    model_config = pydantic.ConfigDict(extra='forbid', frozen=True)
+    model_config = pydantic.ConfigDict(extra='forbid', frozen=True, allow_inf_nan=False)
     rows: dict[str, tuple[Seed, ...]]
     sizes: tuple[pydantic.PositiveFloat, ...]
     tasks: dict[str, StudyTask]

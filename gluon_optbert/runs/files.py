@@ -481,7 +481,8 @@ def existing(path: Path) -> Path:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
+        found = 'is a directory, and a file is wanted' if path.is_dir() else 'no such file'
+        raise FileNotFoundError(f'{path}: {found}')
     fits_memory(path)
     with open(path, 'rb') as file:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:

@@ -116,6 +116,9 @@ class _TaskFile(BaseModel):
             for name in self.test
             if not _is_plain(name)
         ]
+        columns = [*self.fields, self.label]
+        if len(set(columns)) < len(columns):
+            problems.append(f'one column is named twice among the fields and the label: {", ".join(columns)}')
         counts = collections.Counter(['train', *self.dev, *self.test])
         problems += [
             f'{name!r:.80} is the name of two sets; every dev and test set has a name of its own, not train'

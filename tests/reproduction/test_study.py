@@ -194,10 +194,10 @@ def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
     (tmp_path / 'study.yaml').write_text(yaml.safe_dump(wrong))
     with pytest.raises(RecipeError, match="no row 'optBERT-x'.*no task 'CoLA'"):
         StudyFile.read(tmp_path / 'study.yaml')
-    (tmp_path / 'study.yaml').write_text('rows: {}\nsizes: [-1]\nfoo: 1\n8: 1\n')
+    (tmp_path / 'study.yaml').write_text('rows: {}\nsizes: [-1, .inf]\nfoo: 1\n8: 1\n')
     with pytest.raises(RecipeError) as error:
         StudyFile.read(tmp_path / 'study.yaml')
-    assert len(error.value.problems) == 4  # sizes, tasks, foo, 8
+    assert len(error.value.problems) == 5  # both sizes, tasks, foo, 8
 
 
 @pytest.mark.parametrize(

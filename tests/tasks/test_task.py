@@ -67,6 +67,7 @@ def test_users_own_task_file_is_read(written):
         ({'labels': [0, 1]}, 'labels.0 must be a valid string, found 0; labels.1'),
         ({'test': {'train': 'RTE/test.tsv'}}, "'train' is the name of two sets"),
         ({'name': ' '}, 'name String should match'),
+        ({'fields': ['a', 'a']}, 'one column is named twice'),
     ],
 )
 def test_task_file_that_is_wrong_is_refused(written, change, said):
