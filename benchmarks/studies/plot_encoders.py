@@ -53,29 +53,32 @@ def draw(
     """A panel for each score, and a line for each way."""
     times, parent = times_of(timed, '8x128'), next(iter(scores))
 
+    def time_of(name: str, *, int8: bool = False) -> float:
+        key = scores[name]['parameters'], scores[name]['flops'], int8
+        if key not in times:
+            raise ValueError(f'no time of a network with the widths of {name}{" in int8" if int8 else ""}')
+        return times[key]
+
     def faster(point: str) -> float:
         name, _, of = point.partition('@')
-        time = [
-            times[scores[one]['parameters'], scores[one]['flops'], int8]
-            for one, int8 in ((parent, False), (of or name, bool(of)))
-        ]
-        return time[0] / time[1]
+        return time_of(parent) / time_of(of or name, int8=bool(of))
 
     figure = Figure(figsize=(13, 4.2))
     for axes, (title, parts) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
         for place, (way, points) in enumerate(ways.items()):
-            values, errors = [], []
+            known, values, errors = [], [], []
             for point in points:
                 one = scores[point.partition('@')[0]]
                 # the parent's own index is that of the parent
                 own = [part if one is not scores[parent] else part.split(' ')[0] for part in parts]
                 if own[0] in one:
+                    known.append(point)
                     values.append(np.mean([score_of(one, part, gold) for part in own]))
                     spread = [apart(one, scores[parent], part, gold)[1] for part in own]
                     errors.append(np.linalg.norm(spread) / len(own))
             if values and 'flops' in scores[points[0].rpartition('@')[2]]:
                 axes.errorbar(
-                    [faster(point) for point in points], values, errors, label=way, capsize=2, **look(place)
+                    [faster(point) for point in known], values, errors, label=way, capsize=2, **look(place)
                 )
             elif values:
                 axes.axhline(values[0], color=look(place)['color'], linestyle='--', label=way)

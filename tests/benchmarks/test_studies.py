@@ -9,9 +9,10 @@ import pytest
 import yaml
 from helpers.commands import call, module_at, refused, succeed
 from helpers.finetuned import flags_of, values_for, write_glue
-from helpers.tiny import write_saved_model, write_shards
+from helpers.tiny import network, write_saved_model, write_shards
 from helpers.written_runs import BASE, SMALL, TINY, write_run, write_task_run
 
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.runs.files import sha256
 
 ROOM = 'benchmarks/studies'
@@ -267,3 +268,31 @@ def test_sentence_encoders_are_scored_in_their_own_index_and_in_the_parents(tmp_
     assert scores['child']['squad in the parent'] == [1, 1]
     table = (tmp_path / 'scores.md').read_text()
     assert '100.00' in table and '-100.00 (-200.00' in table and '63.1 (-36.9' in table
+
+
+def test_encoders_are_drawn_at_the_times_of_their_widths(tmp_path):
+    sizes = {'parent': network((2, 4, 4, 16)), 'child': network((1, 4, 4, 8))}
+    scores = {
+        name: {
+            'parameters': int(ParameterCost().cost(widths)),
+            'flops': sum(count_flops(widths, 128).values()),
+            'pairs': list(np.roll(np.linspace(0, 1, 9), number)),
+            'squad': [0, number],
+            'wiki': [number, 0],
+        }
+        for number, (name, widths) in enumerate(sizes.items())
+    }
+    scores['static'] = {key: scores['child'][key] for key in ('pairs', 'squad', 'wiki')}
+    timed = [
+        {'name': name, 'engine': 'onnxruntime', 'architecture': widths.to_dict()}
+        | {'shapes': {'8x128': {'median_ms': 9.0}}}
+        for name, widths in sizes.items()
+    ]
+    (tmp_path / 'scores.json').write_text(json.dumps(scores))
+    (tmp_path / 'times.json').write_text(json.dumps({'networks': timed}))
+    (tmp_path / 'pairs.csv').write_text(''.join(f'a,b,{score}\n' for score in range(9)))
+    words = [tmp_path / 'scores.json', tmp_path / 'times.json', '--gold', tmp_path / 'pairs.csv']
+    made('plot_encoders.py', *words, 'cut=parent,child', 'static=static', '--output', tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').read_bytes().startswith(b'\x89PNG')
+    result = call(f'{ROOM}/plot_encoders.py', *words, 'int8=child@child', '--output', tmp_path / 'b.png')
+    assert result.returncode == 2 and 'no time of a network with the widths of child in int8' in result.stderr
