@@ -27,7 +27,7 @@ from ..network.running import pass_times, random_feed, random_model, times_in_tu
 from ..network.saved_model import read_model
 from ..runs.display import tracked
 from ..runs.files import new_output, write_json
-from ..runs.machine import machine, threads_here
+from ..runs.machine import machine, origin_here, threads_here
 from ..runs.recipe import Recipe, option
 
 TIMED_BATCHES = (1, 8)  # sequences
@@ -171,7 +171,7 @@ def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
     -------
     dict
         What was written: ``coefficients`` of a fit to all networks; ``relative_error`` (median and largest)
-        of a fit to every other network on the rest; the measurements.
+        of a fit to every other network on the rest; the measurements; ``origin``, with the threads.
 
     Raises
     ------
@@ -192,6 +192,7 @@ def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
             'batch': recipe.batch,
             'length': recipe.length,
             'engine': recipe.engine,
+            'origin': origin_here(),
             'coefficients': fit_coefficients(architectures, times),
             'relative_error': {
                 'median': float(np.median(errors)),
