@@ -12,7 +12,7 @@ from typing import Any
 
 from ..runs.display import number_of
 from ..runs.files import parse_json, read_json
-from ..runs.limits import MOST_LAYERS, within
+from ..runs.limits import MOST_LAYERS, MOST_WIDTH, within
 
 Axis = tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
 FORMAT = 1
@@ -82,10 +82,10 @@ class Architecture:
             for letter in 'akvf':
                 least[f'{letter} of layer {i}'] = getattr(layer, letter), 0 if letter == 'f' else 1
         problems = [
-            f'{name} must be a whole number of at least {bound}, found {value!r:.80}'
+            f'{name} must be a whole number from {bound} to {MOST_WIDTH}, found {value!r:.80}'
             + ('' if isinstance(value, int) else f' of type {type(value).__name__}')
             for name, (value, bound) in least.items()
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound
+            if not isinstance(value, int) or isinstance(value, bool) or not bound <= value <= MOST_WIDTH
         ]
         eps = self.layer_norm_eps
         if type(eps) not in (int, float) or not 0 <= eps < 1:

@@ -28,6 +28,7 @@ DEEPEST = 64  # values within each other in JSON
 MOST_VALUES = 4_000_000  # in JSON
 MOST_NODES = 100_000  # in YAML, with its aliases written out
 MOST_LAYERS = 1_000  # of an architecture
+MOST_WIDTH = 2**31 - 1  # of an architecture; MXNet counts in 32 bits
 MOST_ARRAYS = 100_000  # in a file of arrays
 MOST_INSTRUCTIONS = 2_000_000  # of a pickle
 

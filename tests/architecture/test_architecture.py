@@ -44,6 +44,7 @@ def test_epsilon_of_bert_is_not_written():
     'change, named',
     [
         ({'h': None}, 'h must'),
+        ({'h': 10**400}, r'h must be a whole number from 1 to 2147483647, found 10{79}$'),
         ({'e': ..., 'h': ...}, 'missing e; missing h'),
         ({'format': 2}, 'format 2'),
         ({'heads': 3}, "unknown 'heads'"),
