@@ -74,7 +74,7 @@ from .report import (
     unclear_below,
     write_report,
 )
-from .run import FITTED, MODEL, SHRUNK, STAGES, Run
+from .run import FITTED, MODEL, SHRUNK, STAGES, STATES, Run
 
 LOG = logging.getLogger(__name__)
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
@@ -138,7 +138,7 @@ def run_algorithm(
                 for sentence in unclear(row) if workers.first else ():
                     LOG.warning('%s; to tell, %s', sentence, how_to_tell(row.recovered))
             if workers.first:
-                for states in run.directory.glob('*-states*'):
+                for states in run.directory.glob(STATES):
                     shutil.rmtree(states, ignore_errors=True)
         rows = summary(recipe.output)
         if workers.first and last == len(recipe.shares()):

@@ -24,6 +24,7 @@ from .recipe import ROTATED, PruningRecipe
 PLAN = 'plan.json'  # of a round
 SHRUNK, FITTED, MODEL = 'shrunk', 'reconstructed', 'model'
 STAGES = (ROTATED, SHRUNK, FITTED, MODEL)  # the networks of a round
+STATES = '*-states*'  # the checkpoints of its phases
 LEAST_TEXT = 32  # sequences
 
 

@@ -1,9 +1,9 @@
 """A search for gamma, the learning rate of alpha and the number of alpha steps, with Optuna.
 
 Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
-that are not the best keep their metrics, gates and selections, and lose their model directories. An
-interrupted search takes its interrupted trial up where that stopped, and several processes may share one
-search. On one round of a ladder of sizes the rounds before it are run once, in OUTPUT/ladder.
+that are not the best keep their metrics, gates and selections, and lose their model directories and
+checkpoints. An interrupted search takes its interrupted trial up where that stopped, and several processes
+may share one search. On one round of a ladder of sizes the rounds before it are run once, in OUTPUT/ladder.
 
 Optuna is imported where a search needs it: nothing else does."""
 
@@ -38,7 +38,7 @@ from ..training.recipe import lacking
 from .algorithm import prune
 from .objectives import PretrainingObjective
 from .recipe import PruneRecipe, unreachable
-from .run import MODEL, STAGES
+from .run import MODEL, STAGES, STATES
 
 LOG = logging.getLogger(__name__)
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
@@ -287,7 +287,7 @@ class Search:
             own = [trial.number for trial in self.completed() if self.is_own(trial)]
             useless = [number for number in own if number != self.study.best_trial.number]
         for number in useless:
-            for name in STAGES:
+            for name in (*STAGES, STATES):
                 for place in self.recipe.place(number).glob(f'round-*/{name}'):
                     shutil.rmtree(place, ignore_errors=True)
         self._held.release()

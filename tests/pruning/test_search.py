@@ -34,7 +34,7 @@ def search_of(shards_directory, model_directory, tmp_path):
 
 def test_trials_that_diverge_have_failed_and_the_search_goes_on(search_of, tmp_path, monkeypatch, caplog):
     def diverge(recipe, **_):
-        recipe.output.mkdir()
+        (recipe.output / 'round-1' / 'recovery-states' / 'step-00000001').mkdir(parents=True)
         raise TrainingDiverged('step 1: the gradient is nan')
 
     monkeypatch.setattr(search_module, 'prune', diverge)
@@ -42,6 +42,7 @@ def test_trials_that_diverge_have_failed_and_the_search_goes_on(search_of, tmp_p
     assert result.best is None and result.table.count('| fail |') == 2
     assert caplog.messages == [f'trial {i}: step 1: the gradient is nan' for i in (0, 1)]
     assert [state for _, state, _ in trials_in(tmp_path / 'search')] == ['FAIL', 'FAIL']
+    assert [*(tmp_path / 'search').glob('trial-*/round-1/*')] == []  # nor are their checkpoints kept
 
 
 @pytest.mark.parametrize('steps, wanted', [(1_000_000, (200, 5000)), (900, (1, 5))])
