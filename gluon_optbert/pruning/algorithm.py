@@ -109,6 +109,8 @@ def run_algorithm(
     kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers, until: int | None = None
 ) -> list[Round]:
     """`prune` for any objective; the recipe is checked, and is one of the objective's."""
+    if until is not None and until < 1:
+        raise ValueError(f'until must be the number of a round, from 1, found {until}')
     with running(recipe.output, workers):
         with doing('reading the network and its data', quiet=not workers.first) as display:
             objective = _open(kind, recipe, workers, until)

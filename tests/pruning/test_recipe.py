@@ -87,6 +87,12 @@ def test_what_the_network_and_the_data_do_not_allow_is_refused(refused, change, 
     assert what in refused(**change)
 
 
+@pytest.mark.parametrize('until', [0, -1])
+def test_a_last_round_that_is_none_is_refused(tmp_path, until):
+    with pytest.raises(ValueError, match=f'until must be the number of a round, from 1, found {until}'):
+        prune(recipe_for(tmp_path, tmp_path, tmp_path / 'run'), until=until)
+
+
 @pytest.mark.parametrize('role, field', [('network', 'model'), ('teacher', 'teacher')])
 def test_network_with_too_few_positions_for_the_shards_is_refused(refused, tmp_path, role, field):
     write_model(tmp_path / 'short', saved_model(network(max_length=15)))
