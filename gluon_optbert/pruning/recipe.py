@@ -581,7 +581,10 @@ def unreachable(
     if recipe.method == 'layers':
         (kept,) = layers_to_keep(len(architecture.layers), 1, recipe.drop)
         smallest = dataclasses.replace(architecture, layers=architecture.layers[kept : kept + 1])
-    reachable, wanted = cost.cost(smallest) / cost.cost(whole or architecture), recipe.shares()[-1]
+    before, wanted = cost.cost(whole or architecture), recipe.shares()[-1]
+    if before <= 0:
+        return f'the network costs no {cost.unit}, so there is nothing to save; take another objective'
+    reachable = cost.cost(smallest) / before
     if reachable <= wanted:
         return None
     by_units = f'pruning {recipe.prune}: with one unit of each width{" but f" if empty else ""} left'

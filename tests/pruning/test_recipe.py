@@ -6,11 +6,13 @@ import pytest
 from helpers.pruned import recipe_for
 from helpers.tiny import TOKENS, network, random_alphas, saved_model
 
+from gluon_optbert.architecture.cost import LATENCY_FEATURES
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
+from gluon_optbert.runs.files import write_json
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.text.tokenizer import vocabulary_of
@@ -114,6 +116,13 @@ def test_network_that_does_not_suit_is_refused(refused, tmp_path):
     for words, start in unsuited.items():
         write_model(tmp_path / 'start', start, replace=True)
         assert words in refused(model=tmp_path / 'start', alpha_steps=None, labels='mlm')
+
+
+def test_a_network_without_cost_is_refused(refused, tmp_path):
+    free = {'batch': 1, 'length': 8, 'coefficients': dict.fromkeys(LATENCY_FEATURES, 0.0)}
+    write_json(tmp_path / 'free.json', free)
+    said = refused(objective='latency', latency_model=tmp_path / 'free.json', method='magnitude')
+    assert said == 'the network costs no ms, so there is nothing to save; take another objective'
 
 
 def test_the_layer_that_stays_decides_what_dropping_layers_can_reach(shards_directory, tmp_path):
