@@ -43,7 +43,7 @@ BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
 _TIMED = 'the steps follow from the minutes, or are stated'
 
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
-# reads them.
+# reads them, but for the selection that ends gate training with alpha_steps auto.
 _AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
