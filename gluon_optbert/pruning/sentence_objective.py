@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..architecture.embedding import SHORTEST
 from ..architecture.heads import PRETRAINING
 from ..cutting.shrink import without_gates
 from ..finetuning.objective import check_fits
@@ -35,7 +36,6 @@ _OF_HELD_OUT = 20  # one text of so many is held out
 _FEWEST = 40  # texts of a kind
 _FEWEST_HELD_OUT = 10  # have 45 pairs
 _ENOUGH = 20_000  # texts to hold some out of, and for a run that trains nothing
-_SHORTEST = 3  # tokens of a text: [CLS], one of its own, [SEP]
 
 
 class SentenceMatching(Taught, Scored):
@@ -235,7 +235,7 @@ def read_sentence_data(recipe: TaskPruneRecipe, saved: SavedModel) -> SentenceDa
     length = recipe.max_length or saved.head.embedding.length(saved.architecture.max_length)
     most = EMBEDDED if recipe.evaluation_limit is None else min(EMBEDDED, recipe.evaluation_limit)
     for name, value, least in (
-        ('max_length', length, _SHORTEST),
+        ('max_length', length, SHORTEST),
         ('evaluation_limit', most, _FEWEST_HELD_OUT),
     ):
         if value < least:
