@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 import io
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -84,10 +85,13 @@ class Selection:
     def from_dict(cls, values: Mapping[str, object]) -> Selection:
         """The inverse of `to_dict`."""
         return cls(
-            kept={key: np.asarray(indices, dtype=np.int64) for key, indices in values['kept'].items()},
+            kept={
+                key: np.array([operator.index(i) for i in indices], dtype=np.int64)
+                for key, indices in values['kept'].items()
+            },
             cost=float(values['cost']),
             target=float(values['target']),
-            layers=None if values['layers'] is None else tuple(int(i) for i in values['layers']),
+            layers=None if values['layers'] is None else tuple(operator.index(i) for i in values['layers']),
         )
 
 

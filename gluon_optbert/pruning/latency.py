@@ -28,7 +28,7 @@ from ..network.saved_model import read_model
 from ..runs.display import tracked
 from ..runs.files import new_output, write_json
 from ..runs.machine import machine, origin_here, threads_here
-from ..runs.recipe import Recipe, option
+from ..runs.recipe import Recipe, Seed, option
 
 TIMED_BATCHES = (1, 8)  # sequences
 
@@ -53,7 +53,7 @@ class LatencyRecipe(Recipe):
         'widths are drawn up to those of a BERT with this hidden size', 768
     )
     prune: str = option('widths that will be pruned, as letters; the others are the largest ones', LETTERS)
-    seed: int = option('of the widths', 1)
+    seed: Seed = option('of the widths', 1)
 
     def problems(self) -> list[str]:
         """Letters that are no widths."""

@@ -151,7 +151,13 @@ def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
 
 
 @pytest.mark.parametrize(
-    'content', [b'[]', b'{"kept": [1], "cost": 1, "target": 1, "layers": null}', b'\xff']
+    'content',
+    [
+        b'[]',
+        b'{"kept": [1], "cost": 1, "target": 1, "layers": null}',
+        b'{"kept": {"h": [1.7, 2]}, "cost": 1, "target": 1, "layers": null}',
+        b'\xff',
+    ],
 )
 def test_file_that_is_no_selection_is_refused_by_name(tmp_path, content):
     path = tmp_path / 'selection.json'
