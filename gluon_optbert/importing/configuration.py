@@ -173,7 +173,7 @@ def _head_of_tensors(
     if not weights:
         return PRETRAINING
     classes = config.get('architectures') or []
-    if not isinstance(classes, list):
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f'{source}: architectures must be a list of names, found {classes!r:.80}')
     unread = [name for name in UNREAD if name in classes]
     if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:

@@ -347,6 +347,7 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
         (None, {'num_attention_heads': 3}, 'does not divide'),
         (3, {'architectures': ['BertForMultipleChoice']}, 'BertForMultipleChoice'),
         (3, {'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
+        (3, {'architectures': [None]}, r'config.json: architectures must be a list of names, found \[None\]'),
         (3, {'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
         (3, {'id2label': {'0': 'a'}}, 'id2label'),
         (3, {'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'config.json: id2label: .*two different labels'),
