@@ -86,6 +86,9 @@ def _library(path: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
         raise
     except BaseException as error:  # what the library is written in panics, which is no Exception
         raise ValueError(f'{path}: not read by `tokenizers` ({error!s:.200})') from error
+    model = tokenizer.model
+    if isinstance(model, tokenizers.models.WordPiece) and model.token_to_id(model.unk_token) is None:
+        raise ValueError(f'{path}: its model lacks {model.unk_token!r:.80}, the token of unknown words')
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -186,6 +186,17 @@ def test_what_is_read_otherwise_is_refused_by_its_piece_or_imported_as_it_is(
     assert vocabulary.settings.as_is and vocabulary.settings.as_is in notes[-1]
 
 
+@pytest.mark.parametrize('vocabulary', [None, VOCABULARY])
+def test_a_model_without_its_unknown_token_is_refused(tmp_path, vocabulary):
+    """`tokenizers` fails at the first word that it does not know."""
+    values = json.loads(library().to_str())
+    values['model']['vocab'] = {'a': len(SPECIAL_TOKENS)}  # the special tokens are added ones alone
+    directory = written(tmp_path / 'hf', vocabulary=vocabulary)
+    (directory / 'tokenizer.json').write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"tokenizer.json: its model lacks '\[UNK\]'"):
+        read_tokenizer(directory, as_is=True)
+
+
 def test_added_tokens_are_read_from_every_file(tmp_path):
     numbers = len(VOCABULARY)
     decoder = {str(numbers): {'content': 'HDMI', 'single_word': True, 'normalized': False, 'special': False}}
