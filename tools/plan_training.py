@@ -219,6 +219,11 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> list[
     where = ','.join(f'host{number}:{min(gpus, recipe.gpus_per_host)}' for number in range(1, hosts + 1))
     launch = f'horovodrun --gloo -np {gpus} -H {where} python '
     stages, lines = recipe.stages(), []
+
+    def reading(stage: Stage) -> str:
+        count = passes(recipe, architecture, stage, gpus)
+        return f'--batch-size {recipe.batch_size} --accumulate {count} --shards shards{stage.length}'
+
     for stage in stages:
         lines.append(
             'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
@@ -231,14 +236,12 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> list[
         rate = f' --learning-rate {1e-4 * recipe.long_share:.1e}' if stage.length == 512 else ''
         lines.append(
             f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base_{stage.length}.yaml '
-            f'--batch-size {recipe.batch_size} --steps {stage.steps} --accumulate '
-            f'{passes(recipe, architecture, stage, gpus)} --shards shards{stage.length} '
-            f'{start}{rate} --output {output}'
+            f'--steps {stage.steps} {reading(stage)} {start}{rate} --output {output}'
         )
         start = f'--model {output}'
     lines.append(
-        f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} '
-        f'--model models/base --shards shards{stages[0].length} --output runs/optbert'
+        f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml {reading(stages[0])} '
+        '--model models/base --output runs/optbert'
     )
     return lines
 

@@ -53,6 +53,7 @@ def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
     recipe = RECIPE.replace(long_share=share)
     assert [(stage.length, stage.steps) for stage in recipe.stages()] == [(length, 1_000_000)]
     made, trained, pruned = parsed(tool.commands(recipe, BERT_BASE, 8))
+    assert trained.accumulate == pruned.accumulate == tool.passes(recipe, BERT_BASE, recipe.stages()[0], 8)
     assert (trained.steps, trained.learning_rate, made.max_seq_length) == (1_000_000, rate, length)
     assert trained.shards == pruned.shards == made.output and trained.model is None
     assert pruned.model == trained.output
