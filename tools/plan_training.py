@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -229,7 +230,7 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> list[
             'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
             f'{stage.length} --dupe-factor {recipe.dupe_factor} --output shards{stage.length}'
         )
-    start = f'--architecture {recipe.architecture}'
+    start = shlex.join(('--architecture', recipe.architecture))
     for stage in stages:
         output = 'models/base' if stage is stages[-1] else f'models/base{stage.length}'
         # the rate that BERT's schedule has where the long sequences begin
@@ -318,8 +319,14 @@ def cost_table(recipe: PlanRecipe, architecture: Architecture) -> str:
 
 
 def plan(recipe: PlanRecipe) -> str:
-    """The plan, as Markdown."""
+    """The plan, as Markdown; ValueError if the network has too few positions for it."""
     architecture, measured = resolve(recipe.architecture), read_measured(recipe.measured)
+    longest = max(stage.length for stage in recipe.stages())
+    if architecture.max_length < longest:
+        raise ValueError(
+            f'{recipe.architecture:.80} has {architecture.max_length} positions, too few for sequences of '
+            f'{longest} tokens; --long-share 0 leaves those of 512 out'
+        )
     parameters = sum(count_parameters(architecture).values())
     lines = [
         f'{recipe.architecture}: {parameters / 1e6:.1f} M parameters with the heads; '

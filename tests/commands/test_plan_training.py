@@ -2,6 +2,7 @@
 exist.
 """
 
+import dataclasses
 import json
 import shlex
 
@@ -58,6 +59,19 @@ def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
     assert trained.shards == pruned.shards == made.output and trained.model is None
     assert pruned.model == trained.output
     assert len(tool.step_table(recipe, BERT_BASE).splitlines()) == 2 + len(recipe.gpus)
+
+
+def test_commands_take_an_architecture_that_a_shell_would_divide():
+    recipe = RECIPE.replace(architecture=BERT_BASE.to_json())
+    _, _, trained, _, _ = parsed(tool.commands(recipe, BERT_BASE, 8))
+    assert tool.resolve(trained.architecture) == BERT_BASE
+
+
+def test_a_network_is_not_planned_for_sequences_beyond_its_positions():
+    short = RECIPE.replace(architecture=dataclasses.replace(BERT_BASE, max_length=128).to_json())
+    with pytest.raises(ValueError, match='has 128 positions, too few for sequences of 512 tokens'):
+        tool.plan(short)
+    assert '| 512 |' not in tool.plan(short.replace(long_share=0.0))
 
 
 def test_what_does_not_fit_has_no_commands():
