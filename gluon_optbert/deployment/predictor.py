@@ -131,13 +131,9 @@ class Encoder:
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
         if self._head.kind == 'token_classification':
-            return self.tagged(list(map(words_of, instances)))
+            return self._tag([[word for word, _, _ in words_of(instance)] for instance in instances])
         texts = [(instance.first, instance.second) for instance in instances]
         return self._read([pair[:1] if pair[1] is None else pair for pair in texts])
-
-    def tagged(self, spans: Sequence[Sequence[tuple[str, int, int]]]) -> Features:
-        """The tokens of sentences whose words `words_of` gave."""
-        return self._tag([[word for word, _, _ in words] for words in spans])
 
     def windows(self, questions: Sequence[Question]) -> Windows:
         """The windows of questions."""
@@ -484,13 +480,10 @@ class Predictor:
             yield batch, self.outputs(batch.input_ids, batch.token_types, batch.valid_length)
 
     def _tags(self, instances: Sequence[Instance], batch_size: int) -> Iterator[Tags]:
-        for instance in instances:
-            check_texts(instance, self.head)
-        spans = list(map(words_of, instances))
-        features = self._encoder.tagged(spans)
+        features = self._encoder.features(instances)
         scores = features.by_text(self._scores(features, batch_size))
-        for instance, words, own in zip(instances, spans, scores):
-            shares = _shares(own)
+        for instance, own in zip(instances, scores):
+            words, shares = words_of(instance), _shares(own)
             tags = tuple(self.head.labels[number] for number in own.argmax(axis=1))
             found = []
             for kind, first, last in entities(tags):
