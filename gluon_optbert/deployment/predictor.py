@@ -181,6 +181,9 @@ def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> 
             raise ValueError(
                 f'{name} from {low:g} to {high:g}, and they must lie between {least} and {end - 1}'
             )
+        broken = feed[name] % 1 != 0
+        if broken.any():
+            raise ValueError(f'{name} must be whole numbers, found {feed[name][broken][0]}')
 
 
 class Predictor:
@@ -348,10 +351,10 @@ class Predictor:
         Raises
         ------
         ValueError
-            If a token is not in the vocabulary, a sequence is longer than the network's positions, or what
-            the network computes is no number.
+            If a token is not in the vocabulary or no whole number, a sequence is longer than the network's
+            positions, or what the network computes is no number.
         """
-        input_ids = np.asarray(input_ids)
+        input_ids = np.atleast_1d(input_ids)
         token_types = np.zeros_like(input_ids) if token_types is None else token_types
         valid_length = np.full(len(input_ids), input_ids.shape[-1]) if valid_length is None else valid_length
         feed = {

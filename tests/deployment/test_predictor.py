@@ -237,7 +237,10 @@ def test_embeddings_have_one_row_for_each_text(exports):
         ({'input_ids': np.zeros((1, 17), int)}, 'sequences of 17 tokens, and the network has 16 positions'),
         ({'input_ids': np.array([[1, 32]])}, 'input_ids from 1 to 32, and they must lie between 0 and 31'),
         ({'input_ids': [[2, NAN, 3]]}, 'input_ids from nan to nan'),
+        ({'input_ids': [[2, 1.7]]}, 'input_ids must be whole numbers, found 1.7'),
+        ({'valid_length': np.array([1.5])}, 'valid_length must be whole numbers, found 1.5'),
         ({'valid_length': np.array([3])}, 'valid_length'),
+        ({'input_ids': np.array(2)}, 'shapes'),
         ({'input_ids': np.zeros((0, 2), int)}, 'shapes'),
     ],
 )
