@@ -206,14 +206,6 @@ def step_seconds(
     return computing, 2 * (gpus - 1) / gpus * gradients / recipe.exchange / 1e9
 
 
-def days_of(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> float:
-    """Days of both phases."""
-    return (
-        sum(stage.steps * sum(step_seconds(recipe, architecture, stage, gpus)) for stage in recipe.stages())
-        / DAY
-    )
-
-
 def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> list[str]:
     """The command lines of the run, whose stages all fit."""
     hosts = math.ceil(gpus / recipe.gpus_per_host)
@@ -307,13 +299,9 @@ def cost_table(recipe: PlanRecipe, architecture: Architecture) -> str:
     """Days and money, by number of GPUs."""
     rows = []
     for gpus in recipe.gpus:
-        days = days_of(recipe, architecture, gpus)
-        pruning = (
-            7
-            * (recipe.steps // 1000 + recipe.steps // 20)
-            * sum(step_seconds(recipe, architecture, recipe.stages()[0], gpus))
-            / DAY
-        )
+        stages = {stage: sum(step_seconds(recipe, architecture, stage, gpus)) for stage in recipe.stages()}
+        days = sum(stage.steps * seconds for stage, seconds in stages.items()) / DAY
+        pruning = 7 * (recipe.steps // 1000 + recipe.steps // 20) * next(iter(stages.values())) / DAY
         rows.append((gpus, f'{days:.1f}', f'${days * 24 * gpus * recipe.price:,.0f}', f'{pruning:.1f} days'))
     return markdown_table(['GPUs', 'days', 'cost', 'pruning to the seven sizes, at most'], rows)
 
