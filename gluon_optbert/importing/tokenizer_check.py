@@ -4,6 +4,7 @@ apart."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -94,6 +95,17 @@ def _library(path: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+@contextlib.contextmanager
+def _without_panics(path: Path) -> Iterator[None]:
+    """Turn a panic of the library, which is no Exception, into a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != 'PanicException':
+            raise
+        raise ValueError(f'{path}: `tokenizers` fails with it ({error!s:.200})') from error
+
+
 def read_tokenizer(
     directory: Path, given: Path | None = None, *, as_is: bool = False
 ) -> tuple[Vocabulary, tuple[str, ...]]:
@@ -115,11 +127,12 @@ def read_tokenizer(
     tokens, source = tokens_beside(directory, given)
     files = _Files.read(directory)
     problems = _wrong_switches(files) + _other_tokens(tokens, files, source.name)
-    settings, notes = _settings(tokens, files, problems)
-    settings = settings.model_copy(update={'added_tokens': _added(tokens, files, problems)})
-    vocabulary = vocabulary_of(tokens, settings=settings, source=str(source))
-    if files.library is not None:
-        problems += _differences(files.library, vocabulary)
+    with _without_panics(directory / TOKENIZER):
+        settings, notes = _settings(tokens, files, problems)
+        settings = settings.model_copy(update={'added_tokens': _added(tokens, files, problems)})
+        vocabulary = vocabulary_of(tokens, settings=settings, source=str(source))
+        if files.library is not None:
+            problems += _differences(files.library, vocabulary)
     if not problems:
         return vocabulary, notes
     found = '; '.join(problems)

@@ -197,6 +197,13 @@ def test_a_model_without_its_unknown_token_is_refused(tmp_path, vocabulary):
         read_tokenizer(directory, as_is=True)
 
 
+def test_a_tokenizer_that_panics_is_refused(tmp_path):
+    nothing = {'type': 'Replace', 'pattern': {'Regex': ''}, 'content': 'a'}
+    files = written(tmp_path / 'hf', library(normalizer=sequence(nothing, BERT)))
+    with pytest.raises(ValueError, match='tokenizer.json: `tokenizers` fails with it .index out of bounds'):
+        read_tokenizer(files, as_is=True)
+
+
 def test_added_tokens_are_read_from_every_file(tmp_path):
     numbers = len(VOCABULARY)
     decoder = {str(numbers): {'content': 'HDMI', 'single_word': True, 'normalized': False, 'special': False}}
