@@ -83,7 +83,8 @@ def draw(
             elif values:
                 axes.axhline(values[0], color=look(place)['color'], linestyle='--', label=way)
         axes.set(title=title, xlabel='times as fast, 8 texts of 128 tokens')
-    figure.axes[0].legend()
+    labelled = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*labelled, loc='outside lower center', ncols=len(ways))
     return figure
 
 
