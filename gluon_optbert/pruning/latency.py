@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..architecture.parameters import LETTERS
-from ..deployment.engines import Engine, make_engine
+from ..deployment.engines import Engine, chosen_engine, make_engine
 from ..deployment.export import export
 from ..deployment.mxnet_network import read_deployment
 from ..network.inputs import TOKEN_INPUTS
@@ -116,9 +116,10 @@ def measure(
 def _exported(architecture: Architecture, engine: str) -> Engine:
     """The encoder of a random network in an engine that reads ONNX."""
     with tempfile.TemporaryDirectory() as place:
-        export(random_model(architecture), Path(place) / 'export', head='encoder', onnx=True)
-        deployment = read_deployment(Path(place) / 'export')
-        return make_engine(Path(place) / 'export', deployment, engine, threads=threads_here())
+        exported = Path(place) / 'export'
+        export(random_model(architecture), exported, head='encoder', onnx=True)
+        deployment, name = read_deployment(exported), chosen_engine(exported, engine)
+        return make_engine(exported, deployment, name, threads=threads_here())
 
 
 def time_rounds(
@@ -180,8 +181,9 @@ def fit_latency(recipe: LatencyRecipe) -> dict[str, Any]:
     """
     with new_output(recipe.output):
         generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
+        h, most = recipe.widest
         architectures = [
-            random_architecture(generator, *recipe.widest, recipe.length, recipe.prune)
+            random_architecture(generator, h, most, recipe.length, recipe.prune)
             for _ in range(recipe.networks)
         ]
         times = measure(architectures, *shape, repeats=recipe.repeats, engine=recipe.engine)
