@@ -445,7 +445,7 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
         held_out = str(metric).rpartition('/')[0]
         marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
         score = Score(
-            result['mean'][metric],
+            +result['mean'][metric],  # a TypeError unless it is a number
             result['std'][metric],
             (result.get('majority') or {}).get(metric),
             right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),

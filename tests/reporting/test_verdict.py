@@ -236,6 +236,7 @@ def test_results_of_equal_widths_and_other_weights_are_networks_of_their_own():
     [
         {'metric': 'dev/f1'},
         {'mean': None},
+        {'mean': {'dev/accuracy': 'high'}},
         {'runs': [{'right': ['1']}]},
         {'recipe': ['limit']},
         {'samples': [600]},
