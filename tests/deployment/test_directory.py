@@ -99,7 +99,7 @@ def says(**changes):
         (replaced(PARAMETERS, struct.pack('<qq', 32, 8), struct.pack('<qq', 1 << 40, 8)), 'word_embed'),
         (replaced(PARAMETERS, b'arg:pooler.bias', b'aux:pooler.bias'), 'the name'),
         (no_numbers, 'proj.weight has values that are NaN or infinite'),
-        (replaced('architecture.json', b'"vocab_size": 32', b'"vocab_size": 32000000000'), 'vocabulary'),
+        (replaced('architecture.json', b'"vocab_size": 32', b'"vocab_size": 2000000000'), 'vocabulary'),
         (lambda directory: (directory / 'architecture.json').unlink(), 'lacks architecture.json'),
         (says(computes='task'), 'manifest.json: computes'),
         (says(precision=['int8']), 'manifest.json: precision'),
