@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .failures import Interrupted, LogLine, RunFailed, meant, shown
+from .failures import Interrupted, LogLine, NotInstalled, RunFailed, meant, shown
 from .machine import of_launcher
 from .programs import YAML
 from .recipe import (
@@ -159,8 +159,8 @@ def _recipe_at(path: str) -> dict[str, Any]:
 
 
 def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
-    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and
-    status 1.
+    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run or a missing
+    library one line and status 1.
     """
 
     @functools.wraps(main)
@@ -180,7 +180,7 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
             return 128 + signal.SIGPIPE
         except RecipeError as error:
             return _complain(2, *error.problems)
-        except RunFailed as error:
+        except (RunFailed, NotInstalled) as error:
             if isinstance(error, Interrupted) and error.agreed and of_launcher('RANK', '0') != '0':
                 return _complain(1)
             return _complain(1, error)

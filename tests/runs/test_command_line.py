@@ -8,7 +8,7 @@ from helpers.tiny import environment
 from hypothesis import given, strategies as st
 
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.failures import LONGEST_MESSAGE, shown
+from gluon_optbert.runs.failures import LONGEST_MESSAGE, NotInstalled, shown
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.text.make_shards import ShardRecipe
 
@@ -85,3 +85,11 @@ def test_what_uses_up_memory_or_disk_is_one_line_and_other_errors_are_not_hidden
     error = KeyError('a bug')
     with pytest.raises(KeyError):
         command(fail)()
+
+
+def test_a_library_that_is_missing_is_one_line_that_installs_it(capsys):
+    def fail(argv):
+        raise NotInstalled('x is not installed: pip install x', name='x')
+
+    assert command(fail)() == 1
+    assert capsys.readouterr().err == 'error: x is not installed: pip install x\n'
