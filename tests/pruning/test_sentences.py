@@ -130,6 +130,12 @@ def test_a_text_is_cut_to_the_length_of_the_checkpoint(texts, model_directory, t
     assert len(data.cut_notes(16)) == 2 + len(data.pairs)
 
 
+def test_a_network_that_was_not_trained_has_one_row_of_embeddings(texts, model_directory, tmp_path):
+    prune_task(recipe_for(model_directory, texts, tmp_path / 'run', steps=0))
+    page = (tmp_path / 'run' / 'pruning.md').read_text()
+    assert '| 1 | cut | ' in page and '| 1 | recovered | ' not in page
+
+
 def test_a_query_encoder_says_so_wherever_it_goes(run, model_directory, tmp_path):
     """In the run, its page, the exports and their cards, and when such a directory is imported again."""
     output, _ = run
