@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import pydantic
+
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import CLEAR, Round, summary, widths_line
@@ -43,7 +45,7 @@ class QuickstartRecipe(Recipe):
 
     output: Path = option('directory to make', Path('quickstart'))
     short: bool = option('a few steps of everything, to see that it runs; losses then mean nothing', False)
-    workers: int = option('Horovod workers of the pruning', 2)
+    workers: pydantic.PositiveInt = option('Horovod workers of the pruning', 2)
 
 
 def step(title: str, *words: object) -> None:

@@ -30,7 +30,7 @@ _LEADING_ZERO = re.compile(r'[-+]?0[0-9_]+$')  # octal in YAML 1.1, decimal in Y
 # types of fields, beside pydantic's PositiveInt and its fellows
 Share = Annotated[float, pydantic.Field(gt=0, lt=1)]
 ShareOrZero = Annotated[float, pydantic.Field(ge=0, lt=1)]
-Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]  # as NumPy's generators take it
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**31)]  # with the number of a round or a trial added, NumPy's
 
 
 class RecipeError(ValueError):
