@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib.util
 import re
+import sys
 
 import pytest
 from helpers.commands import run_without
@@ -40,8 +41,6 @@ LIBRARIES = {
     'commands': {'matplotlib', 'numpy', 'pydantic'},
 }
 OF_THE_SERVICE = LIBRARIES['serving'] - {'jinja2', 'pydantic'}
-# Of whoever predicts; they may be missing where the tests run.
-NOT_HERE = {'onnxruntime', 'openvino', 'torch', 'transformers', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 # what loads without MXNet and the libraries of training, in rooms that need them otherwise
 PREDICTING = (
@@ -105,13 +104,6 @@ def rooms_of(name):
     return rooms - {name.partition('.')[0]}
 
 
-def in_standard_library(name):
-    if name in NOT_HERE:
-        return False
-    origin = importlib.util.find_spec(name).origin or ''
-    return not ('site-packages' in origin or 'dist-packages' in origin or str(ROOT) in origin)
-
-
 def test_the_folder_listing_is_the_table():
     assert {path.parent.name for path in PACKAGE.glob('*/*.py')} == set(ROOMS)
 
@@ -133,8 +125,7 @@ def test_module_imports_what_its_room_may(name):
     assert not wrong, (
         f'{name} imports {", ".join(wrong)}; {room} may import {", ".join(ROOMS[room]) or "no room"}'
     )
-    foreign = imports(name)[1] - LIBRARIES[room] - {'__future__'}
-    others = sorted(other for other in foreign if not in_standard_library(other))
+    others = sorted(imports(name)[1] - LIBRARIES[room] - sys.stdlib_module_names)
     assert not others, f'{name} imports {", ".join(others)}; libraries of {room}: {sorted(LIBRARIES[room])}'
 
 
