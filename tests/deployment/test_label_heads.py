@@ -17,7 +17,7 @@ from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.notebook import predictor_of
 from gluon_optbert.serving.bodies import body_of, instances_of
 from gluon_optbert.serving.settings import ServiceSettings
-from gluon_optbert.tasks.examples import labels_of, read_examples, task_of_head
+from gluon_optbert.tasks.examples import labels_of, task_of_head
 
 pytestmark = pytest.mark.filterwarnings('error:.*is not used by any computation')  # of MXNet
 PARTS = (('train', 200, 0), ('dev', 60, 1))  # with their sizes and seeds
@@ -134,13 +134,3 @@ def test_labels_of_a_cell():
     cells = [(1, 'sport, town'), (2, ''), (3, ['news']), (4, 'news|TOWN')]
     labels = labels_of(task_of_head(head, Path('x.csv')), cells, 'x')
     assert labels.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 0, 1]]
-
-
-def test_labels_in_columns_of_their_own(tmp_path):
-    (tmp_path / 'x.csv').write_text('text,news,sport\na,1,0\nb,1,1\n')
-    head = Head('multi_label', ('news', 'sport'), columns=('text', 'news,sport'))
-    task = task_of_head(head, tmp_path / 'x.csv')
-    assert read_examples(task, tmp_path / 'x.csv').labels.tolist() == [[1, 0], [1, 1]]
-    (tmp_path / 'x.csv').write_text('text,news,sport\na,1,2\n')
-    with pytest.raises(ValueError, match='line 2 has .2. where 0 or 1'):
-        read_examples(task, tmp_path / 'x.csv')
