@@ -11,17 +11,12 @@ from gluon_optbert.tasks.metrics import (
     METRICS,
     OF_HEADS,
     exact_at_best_f1,
-    exact_match,
     majority_score,
     normalised,
     score,
     squad_v1,
     squad_v2,
     token_f1,
-)
-
-WORDS = st.lists(st.sampled_from(['a', 'the', 'cat', 'Cat!', 'sat', '', ',', 'on  mats']), max_size=6).map(
-    ' '.join
 )
 
 
@@ -89,6 +84,7 @@ def test_normalised_answers_lose_capitals_punctuation_articles_and_spaces(text, 
         ('the cat sat', 'cat', 2 / 3),
         ('dog', 'cat', 0.0),
         ('cat cat dog', 'cat dog dog', 2 / 3),
+        ('cat cat dog', 'cat cat', 0.8),
         ('', '', 1.0),
         ('the', 'a', 1.0),
         ('cat', 'the', 0.0),
@@ -96,16 +92,6 @@ def test_normalised_answers_lose_capitals_punctuation_articles_and_spaces(text, 
 )
 def test_f1_by_hand(prediction, answer, wanted):
     assert token_f1(prediction, answer) == pytest.approx(wanted, abs=1e-15)
-
-
-@examples(50)
-@given(WORDS, WORDS)
-def test_f1_is_symmetric_between_zero_and_one_and_one_where_the_match_is_exact(one, other):
-    assert token_f1(one, other) == token_f1(other, one)
-    assert 0 <= token_f1(one, other) <= 1
-    assert token_f1(one, one) == 1
-    if exact_match(one, other):
-        assert token_f1(one, other) == 1
 
 
 def test_version_1_takes_the_best_answer_and_counts_missing_predictions_as_wrong():
@@ -138,14 +124,6 @@ def test_version_2_by_hand():
     }
     without_words = squad_v2({'h1': ['the', 'cat'], 'h2': ['!']}, {'h1': '', 'h2': ''})
     assert [without_words[name] for name in ('exact', 'f1', 'HasAns_total')] == [50.0, 50.0, 2]
-
-
-def test_best_thresholds_by_hand():
-    """In the order h2 (+1), n2 (-1), h1 (+2/3 of F1), n1 (nothing); with no answers two of four are right."""
-    scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.5, 'h2': -3.0, 'n1': 0.7, 'n2': 0.0}, threshold=math.inf)
-    assert (scores['best_exact'], scores['best_exact_thresh']) == (75.0, -3.0)
-    assert (scores['best_f1'], scores['best_f1_thresh']) == (75.0, -3.0)
-    assert scores['exact'] == squad_v2(ANSWERS, PREDICTIONS)['exact']
 
 
 def test_exact_match_is_that_of_the_threshold_with_the_best_f1():
