@@ -7,12 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from helpers.commands import call
+from helpers.commands import call, refused
 from helpers.pruned import recipe_for
 from helpers.tiny import network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.selection import read_alphas
+from gluon_optbert.deployment import verify as verify_module
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
 from gluon_optbert.deployment.verify import VerifyRecipe, read_selection, table, verify
 from gluon_optbert.network.saved_model import read_model, write_model
@@ -103,18 +104,28 @@ def test_a_change_after_the_cut_is_found(finished, tmp_path):
     assert result.returncode == 1 and 'is above 1e-05' in result.stderr
 
 
-def test_rounding_is_told_from_an_error(tmp_path, shards_directory):
+def test_rounding_is_told_from_an_error(tmp_path, shards_directory, monkeypatch):
     weights = saved_model(network(h=24))
     # it rounds much: what enters its last LayerNorm is large beside what varies in it
     weights.parameters['encoder.transformer_cells.1.ffn.ffn_2.bias'][:] = 500
     write_model(tmp_path / 'start', weights)
     output = run_of(tmp_path / 'run', tmp_path / 'start', shards_directory, 'random', target=0.7, rounds=1)
-    result = call('tools/verify.py', output, '--batches', 1, '--output', tmp_path / 'verified.json')
-    (row,) = json.loads((tmp_path / 'verified.json').read_text())['differences']
+    machine = {'threads': '2', 'workers_of_host': 2, 'cores': 2}
+    (output / 'origin.json').write_text(json.dumps([{'machine': machine}]))
+    words = ('tools/verify.py', output, '--batches', 1, '--output', tmp_path / 'verified.json')
+    result = call(*words)
+    written = json.loads((tmp_path / 'verified.json').read_text())
+    assert [row['network'] for row in written['stages']] == ['before', 'cut', 'recovered']
+    assert written['batches'] == 1 and written['commit']
+    assert 'warning: 2 workers of a host had 2 threads each' in result.stderr
+    assert '| 1 | recovered | ' in result.stdout
+    (row,) = written['differences']
     found = {name: row[name] for name in row['rounding']}
     assert 'all' in found and all(TOLERANCE < value < 1e-3 for value in found.values())
     assert result.returncode == 0 and 'all within 1e-05 or rounding' in result.stdout, result.stderr
     assert 'verified: 1 round' in result.stdout and 'round 1: the difference of all, ' in result.stdout
+    monkeypatch.setattr(verify_module, 'verify', None)  # nothing is computed before the output is free
+    assert 'verified.json: exists' in refused(*words)
     scale(output / 'round-1' / 'shrunk', 'encoder.transformer_cells.1.layer_norm.gamma', 1.01)
     with pytest.raises(NotEqual, match='and more than rounding'):
         verify(recipe_of(output))
