@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers.commands import call, succeed
+from helpers.commands import call, refused, succeed
 from helpers.exported import HEADS, UNEVEN, load_deployment, with_head
 from helpers.questions import write_squad
 from helpers.tiny import ROOT, network, saved_model, vocabulary
@@ -296,6 +296,26 @@ def test_command_refuses_a_bad_line_before_it_answers_one(exports, tmp_path):
     assert result.returncode == 2 and 'text: line 601: 3 columns' in result.stderr and result.stdout == ''
     result = call('tools/predict.py', exports / 'classification', input='a\n\n')
     assert result.returncode == 2 and 'standard input: line 2: is blank' in result.stderr
+
+
+@pytest.mark.parametrize(
+    'words, says',
+    [
+        (['--input', ROOT / 'docs'], 'docs is a directory; give a file of lines'),
+        (['--text', 'a,b,c'], '--text must be one column or two'),
+        (['--pooling', 'cls'], '--pooling goes with --embed'),
+    ],
+)
+def test_command_refuses_a_directory_and_flags_that_nothing_reads(exports, words, says):
+    assert says in refused('tools/predict.py', exports / 'classification', *words)
+
+
+def test_command_says_of_an_input_without_lines_that_it_has_none(exports, tmp_path):
+    (tmp_path / 'empty').write_text('')
+    for path in (tmp_path / 'empty', '/dev/null'):
+        done = call('tools/predict.py', exports / 'classification', '--input', path)
+        assert (done.returncode, done.stdout) == (0, '')
+        assert done.stderr.endswith(f'{path}: has no lines, so there are no predictions\n')
 
 
 def test_command_reads_a_pipe_that_is_named_as_the_input(exports, tmp_path):
