@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.checkpoints import write_hugging_face
-from helpers.examples import examples
 from helpers.tiny import ROOT, random_selection
-from hypothesis import given, strategies as st
 from safetensors.numpy import save_file
 
-from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, SIMILARITIES, Embedding
+from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, Embedding
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import cut
 from gluon_optbert.deployment.export import export
@@ -171,24 +169,6 @@ def test_the_transformer_may_lie_in_a_directory_of_its_own_and_modules_be_absent
     assert bare.head.embedding == Embedding() and 'embedding' not in bare.head.to_dict()
     write_model(tmp_path / 'model', bare)
     assert not (tmp_path / 'model' / 'head.json').exists()
-
-
-embeddings = st.builds(
-    Embedding,
-    pooling=st.sampled_from(POOLINGS),
-    max_length=st.none() | st.integers(3, 600),
-    normalise=st.booleans(),
-    dense=st.lists(st.tuples(st.integers(1, 99), st.sampled_from(ACTIVATIONS)), max_size=3).map(tuple),
-    similarity=st.sampled_from(SIMILARITIES),
-    prompts=st.dictionaries(st.text(), st.text(), max_size=2).map(lambda found: tuple(found.items())),
-)
-
-
-@examples(20)
-@given(embeddings)
-def test_an_embedding_comes_back_from_its_json(embedding):
-    values = json.loads(json.dumps(Head(embedding=embedding).to_dict()))
-    assert Head.from_dict(values).embedding == embedding
 
 
 @pytest.mark.parametrize(
