@@ -39,20 +39,27 @@ def test_commands_of_the_pages_exist(path):
 
 
 def make(place, *words):
+    """What make says in a folder, its lines joined where they go on."""
     done = subprocess.run(['make', '-C', str(place), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.replace('\\\n', ' ')
+
+
+def lines_of(name, *words):
+    """The command lines that make would run in a folder of the results, all of which exist."""
+    said = make(ROOT / 'results' / name, '-n', 'WORK=some/work', 'PYTHON=python', *words)
+    lines = [line for line in said.splitlines() if RUNS.search(line)]
+    for line in lines:
+        check_command(line)
+    return lines
 
 
 def test_every_run_of_pruning_is_a_recipe_of_its_own():
     """make would run it, with its size, steps and seed; relative paths are those from the root."""
-    words = ['-n', 'WORK=some/work', 'DATA=some/data', 'CHECKPOINT=some/minilm', 'PYTHON=python']
-    said = make(ROOT / 'results' / 'pruning', *words).replace('\\\n', ' ')
-    assert f'cd {ROOT}/some/work && ' in said and f' {ROOT}/some/minilm ' in said
-    lines = [line for line in said.splitlines() if RUNS.search(line)]
+    lines = lines_of('pruning', 'DATA=some/data', 'CHECKPOINT=some/minilm')
     assert len(lines) > 80
-    for line in lines:
-        check_command(line)
+    for place in (f'cd {ROOT}/some/work && ', f' {ROOT}/some/minilm '):
+        assert any(place in line for line in lines)
     names = []
     for line in lines:
         if 'run_prune.py' in line:
@@ -66,11 +73,8 @@ def test_every_run_of_pruning_is_a_recipe_of_its_own():
 
 
 def test_runs_for_tasks_have_the_recipes_that_are_recorded():
-    said = make(ROOT / 'results' / 'tasks', '-n', 'WORK=some/work', 'DATA=d', 'BASE=b', 'PYTHON=python')
-    lines = [line for line in said.replace('\\\n', ' ').splitlines() if RUNS.search(line)]
     made = {}
-    for line in lines:
-        check_command(line)
+    for line in lines_of('tasks', 'DATA=d', 'BASE=b'):
         if 'run_prune.py' in line:
             words = shlex.split(line[line.index('run_prune.py') :])[1:]
             recipe = to_dict(parse(TaskPruneRecipe, words, description='', example=''))
@@ -85,11 +89,8 @@ def test_runs_for_tasks_have_the_recipes_that_are_recorded():
 
 
 def test_commands_of_recovery_exist():
-    said = make(ROOT / 'results' / 'recovery', '-n', 'WORK=some/work', 'PYTHON=python').replace('\\\n', ' ')
-    lines = [line for line in said.splitlines() if RUNS.search(line)]
+    lines = lines_of('recovery')
     assert len(lines) > 20 and all(f'cd {ROOT}/some/work && ' in line for line in lines)
-    for line in lines:
-        check_command(line)
 
 
 def test_what_has_ended_is_collected_and_compared(shards_directory, model_directory, tmp_path):
@@ -110,8 +111,7 @@ def test_what_has_ended_is_collected_and_compared(shards_directory, model_direct
     shutil.copy(ROOT / 'results' / 'pruning' / 'Makefile', place)
     shutil.copy(ROOT / 'results' / 'paths.mk', place.parent)
     for words in (['collect', f'WORK={work}'], ['table']):
-        said = make(place, '-n', 'PYTHON=python', f'ROOT={ROOT}', *words).replace('\\\n', ' ')
-        for line in said.splitlines():
+        for line in make(place, '-n', 'PYTHON=python', f'ROOT={ROOT}', *words).splitlines():
             if line.startswith('python '):
                 succeed(*shlex.split(line)[1:], cwd=place)
     text = (place / 'comparison' / 'table.md').read_text()
