@@ -9,7 +9,6 @@ from gluon_optbert.cutting.repairs import (
     ScaleRegression,
     balance_heads,
     context_bases,
-    rotate_heads,
     score_bases,
 )
 from gluon_optbert.network.model import build
@@ -51,23 +50,6 @@ def test_units_that_no_token_uses_stay_harmless():
     queries = np.zeros((4, 4))
     query_basis, key_basis = score_bases(queries, np.diag([1.0, 0, 0, 0]))
     np.testing.assert_allclose(query_basis @ key_basis.T, np.eye(4), atol=1e-6)
-
-
-def test_rotation_changes_only_the_heads():
-    architecture = network((2, 3, 5, 4), (1, 4, 2, 0))
-    parameters = random_parameters(architecture)
-    moments = {
-        f'{name}{i}': np.stack([np.eye(width) + head for head in range(dims.a)])
-        for i, dims in enumerate(architecture.layers)
-        for name, width in (('queries', dims.k), ('keys', dims.k), ('contexts', dims.v))
-    }
-    rotated = rotate_heads(parameters, architecture, moments)
-    changed = {name for name in parameters if not np.array_equal(parameters[name], rotated[name])}
-    assert changed and all('proj' in name for name in changed)
-    assert {name: value.shape for name, value in rotated.items()} == {
-        name: value.shape for name, value in parameters.items()
-    }
-    assert not any(name.endswith('transformer_cells.0.proj.bias') for name in changed)
 
 
 # Least squares
