@@ -1,7 +1,5 @@
 """The parameter table is that of the network, and has its widths, gates and treatment."""
 
-import dataclasses
-
 import pytest
 from helpers.examples import examples
 from helpers.networks import ARCHITECTURES
@@ -9,7 +7,7 @@ from helpers.tiny import network
 from hypothesis import given
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.parameters import parameter_table, parameters_left
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, named_parameters
 
 HEADS = [
@@ -49,20 +47,3 @@ def test_layers_lie_in_their_order_every_width_has_a_gate_and_treatment_goes_by_
         assert not spec.low_precision or spec.layer is not None or spec.part == 'embeddings'
     assert layers == sorted(layers) and set(layers) == set(range(len(architecture.layers)))
     assert gated == {key for key, width in architecture.widths().items() if width}
-
-
-@examples(30)
-@given(ARCHITECTURES)
-def test_parameters_that_stay_with_some_layers_move_up(architecture):
-    layers = range(0, len(architecture.layers), 2)
-    smaller = dataclasses.replace(architecture, layers=architecture.layers[::2])
-    staying, table = parameters_left(architecture, layers), parameter_table(smaller)
-    assert list(staying) == list(table)
-    for name, spec in staying.items():
-        new = table[name]
-        assert (spec.shape, spec.part, spec.name.split('.')[-2:]) == (
-            new.shape,
-            new.part,
-            name.split('.')[-2:],
-        )
-        assert spec.layer == (None if new.layer is None else layers[new.layer])
