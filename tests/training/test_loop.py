@@ -15,7 +15,6 @@ import pytest
 from helpers.processor import needs_bfloat16
 from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
 
-from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.training import held_out, pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
@@ -225,15 +224,6 @@ def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_pa
     path.write_text(''.join(json.dumps(line) + '\n' for line in lines) + '{"phase": "train')
     Reporter(path, Workers()).rewind(Phase(name='training', steps=5, batch_size=1, notes={'round': 2}), 1)
     assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
-
-
-def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
-    run = Run(shards, tmp_path, gated=True, optimizer='adam')
-    before = read_parameters(run.model)
-    run.fit(Phase(name='gates', steps=4, batch_size=8, log_every=1))
-    assert_same_bits(read_parameters(run.model), before)
-    assert all((alpha != 1).any() for alpha in run.model.gates.values().values())
-    assert all(record['penalty'] > 0 for record in run.records())
 
 
 def test_lines_say_the_step_of_how_many_the_place_and_the_time_left(shards, tmp_path, capsys):
