@@ -7,12 +7,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.networks import UNEVEN
-from helpers.tiny import network, outputs_of, random_alphas, random_inputs, random_selection
+from helpers.tiny import network, outputs_of, random_alphas, random_inputs
 from helpers.trimmed import TEXT, TOKENS, whole_model, write_whole
 
 import gluon_optbert as opt
-from gluon_optbert.architecture.heads import Head
-from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.trimming import trim
@@ -29,8 +27,8 @@ MODELS = {
 }
 
 
-def model_of(layers, head=None, **more):
-    return whole_model(*(dataclasses.astuple(layer) for layer in layers), head=head, **more)
+def model_of(layers, **more):
+    return whole_model(*(dataclasses.astuple(layer) for layer in layers), **more)
 
 
 @pytest.mark.parametrize('kind', MODELS)
@@ -45,22 +43,6 @@ def test_for_tokens_that_stay_every_output_is_that_of_the_whole_network(kind):
     wanted['masked'] = wanted['masked'][..., kept]
     for name, value in wanted.items():
         np.testing.assert_allclose(computed[name], value, rtol=0, atol=1e-6 * np.abs(value).max())
-
-
-def test_trimming_before_pruning_equals_trimming_after_it():
-    saved = model_of(EVEN.layers, head=Head('question_answering'))
-    alphas, selection = random_alphas(saved.architecture), random_selection(saved.architecture)
-
-    def shrunk(one):
-        values = one.parameters, one.architecture, alphas, selection
-        parameters, architecture = shrink(*values, head=one.head)
-        return dataclasses.replace(one, parameters=parameters, architecture=architecture)
-
-    one, other = trim(shrunk(saved), LEFT), shrunk(trim(saved, LEFT))
-    assert one.architecture == other.architecture and set(one.parameters) == set(other.parameters)
-    assert all(np.array_equal(one.parameters[name], other.parameters[name]) for name in one.parameters)
-    assert one.architecture.vocab_size == len(LEFT) and one.vocabulary == LEFT
-    assert (one.head, one.recipe, one.progress) == (saved.head, saved.recipe, saved.progress)
 
 
 @pytest.mark.parametrize(
