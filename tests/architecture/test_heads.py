@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers.tiny import network, random_inputs, vocabulary
+from helpers.tiny import network, random_inputs
 
-from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), h=6)
 HEADS = [
@@ -32,15 +31,6 @@ def test_only_output_is_the_scores_of_a_dense_layer(head):
     read = (pooled if head.pooled else encoded).asnumpy()
     wanted = read @ parameters['task.weight'].T + parameters['task.bias']
     np.testing.assert_allclose(model(*inputs[:3]).asnumpy(), wanted, atol=1e-6)  # float32, sums of six
-
-
-@pytest.mark.parametrize('head', [*HEADS, PRETRAINING], ids=lambda head: head.kind)
-def test_model_directory_keeps_the_head(tmp_path, head):
-    parameters = read_parameters(build(UNEVEN, head=head))
-    write_model(tmp_path / 'model', SavedModel(UNEVEN, parameters, vocabulary(), head=head))
-    again = read_model(tmp_path / 'model')
-    assert again.head == head and (tmp_path / 'model' / 'head.json').exists() == (head != PRETRAINING)
-    assert all((again.parameters[name] == value).all() for name, value in parameters.items())
 
 
 def test_names_and_columns_are_kept_and_are_no_part_of_the_network(tmp_path):
