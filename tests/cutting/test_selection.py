@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.networks import ARCHITECTURES, SEEDS
-from helpers.tiny import network, random_alphas
+from helpers.tiny import network
 from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.baselines import random_scores
-from gluon_optbert.cutting.selection import Selection, read_selection, select_units, survivors, truncate
+from gluon_optbert.cutting.selection import Selection, read_selection, select_units, survivors
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
@@ -140,16 +140,6 @@ def test_survivors_are_counted_in_the_network_that_was_there_first():
     assert (list(units), layers) == ([2, 5], [2, 3])
 
 
-def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
-    architecture = network()
-    alphas = random_alphas(architecture)
-    selection = select_units(alphas, architecture, ParameterCost(), 0.5 * ParameterCost().cost(architecture))
-    for key, values in truncate(alphas, selection).items():
-        assert list(np.flatnonzero(values)) == list(selection.kept[key])
-        assert np.array_equal(values[selection.kept[key]], alphas[key][selection.kept[key]])
-        assert values.dtype == alphas[key].dtype
-
-
 @pytest.mark.parametrize(
     'content',
     [
@@ -166,12 +156,6 @@ def test_file_that_is_no_selection_is_refused_by_name(tmp_path, content):
         read_selection(path)
 
 
-@pytest.mark.parametrize('target', [float('nan'), -1.0, 0.0, float('-inf')])
-def test_target_that_is_no_cost_is_refused(target):
-    with pytest.raises(ValueError, match='target'):
-        select_units(random_scores(network(), 1), network(), ParameterCost(), target)
-
-
 def test_what_cannot_be_selected_by_is_named():
     architecture, cost, scores = network(), ParameterCost(), random_scores(network(), 1)
     least = reachable_range(architecture, cost, 'f')[0]
@@ -180,6 +164,9 @@ def test_what_cannot_be_selected_by_is_named():
         select_units(scores, architecture, cost, least - 1, prune='f')
     with pytest.raises(ValueError, match=r'one unit of each width but f costs \d+ of \d+'):
         select_units(scores, architecture, cost, 1.0, drop_blocks=True)
+    for target in (float('nan'), -1.0, 0.0, float('-inf')):
+        with pytest.raises(ValueError, match='target'):
+            select_units(scores, architecture, cost, target)
     for prune in ('', 'hax'):
         with pytest.raises(ValueError, match='letters hakvf'):
             select_units(scores, architecture, cost, 1e9, prune=prune)
