@@ -1,13 +1,16 @@
 """Small pruning runs, and what their directories hold."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import shutil
 import signal
+from unittest import mock
 
 import numpy as np
+import pytest
 
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.pruning.algorithm import prune
@@ -81,8 +84,9 @@ def with_more_tokens(small, words=('aa', 'bb', 'cc', 'dd')):
     )
 
 
-def interrupted_at(monkeypatch, count, phase=''):
-    """End the process at a step of training, the number `count` of all steps or of those of a phase."""
+@contextlib.contextmanager
+def interrupted_at(count, phase=''):
+    """What is trained here ends at a step, the number `count` of all steps or of those of a phase."""
     step, done = loop._step, []
 
     def stopping(*args):
@@ -91,7 +95,8 @@ def interrupted_at(monkeypatch, count, phase=''):
             raise Interrupted
         return step(*args)
 
-    monkeypatch.setattr(loop, '_step', stopping)
+    with mock.patch.object(loop, '_step', stopping), pytest.raises(Interrupted):
+        yield
 
 
 def prune_until_killed(values, moment):

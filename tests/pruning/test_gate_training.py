@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.pruned import Interrupted, alphas_of, interrupted_at
+from helpers.pruned import alphas_of, interrupted_at
 from helpers.tiny import TOKENS, network, records, saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
@@ -89,17 +89,13 @@ def test_l0_ranks_units_by_odds(shards, model_directory):
     assert all(len(np.unique(scores[key])) > 1 for key in ('f0', 'f1'))
 
 
-def test_training_goes_on_from_its_states_and_writes_its_metrics(
-    shards, model_directory, tmp_path, monkeypatch
-):
+def test_training_goes_on_from_its_states_and_writes_its_metrics(shards, model_directory, tmp_path):
     settings = {**SETTINGS, 'prune': 'f'}
     whole, _ = train(model_directory, shards['train'], PHASE, **settings)
     phase = dataclasses.replace(PHASE, log_every=1, checkpoint_every=2)
     places = {'states': tmp_path / 'states', 'reporter': Reporter(tmp_path / 'metrics.jsonl', Workers())}
-    with monkeypatch.context() as patched:
-        interrupted_at(patched, 3)
-        with pytest.raises(Interrupted):
-            train(model_directory, shards['train'], phase, **places, **settings)
+    with interrupted_at(3):
+        train(model_directory, shards['train'], phase, **places, **settings)
     alphas, _ = train(model_directory, shards['train'], phase, **places, **settings)
     assert all(np.array_equal(alpha, whole[key]) for key, alpha in alphas.items())
     reported = [record['penalty'] for record in records(tmp_path)]

@@ -18,7 +18,7 @@ from helpers.finetuned import (
     write_questions,
 )
 from helpers.jobs import EXACT, horovodrun, needs_horovod
-from helpers.pruned import Interrupted, interrupted_at, results, selection_of, with_more_tokens
+from helpers.pruned import interrupted_at, results, selection_of, with_more_tokens
 from helpers.tiny import contents, network, random_parameters, records, saved_model
 from scipy.special import log_softmax
 
@@ -183,13 +183,11 @@ def test_reconstruction_and_rotation_bring_a_task_network_nearer(pruned_for, tmp
 
 
 @pytest.mark.parametrize('task, step', [('SST-2', 10), ('sentences', 6)])
-def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, step):
+def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, task, step):
     """The process ends a step after a checkpoint, of the gates of the second round or of recovery."""
     recipe = recipe_for(place, models, task, tmp_path / task, rounds=TASKS[task])
-    interrupted_at(monkeypatch, step)  # a round has 3 + 4 steps
-    with pytest.raises(Interrupted):
+    with interrupted_at(step):  # a round has 3 + 4 steps
         prune_task(recipe)
-    monkeypatch.undo()
     prune_task(recipe.replace(resume=True))
     assert results(tmp_path / task) == results(runs[0] / task)
 
@@ -203,10 +201,8 @@ def test_recovery_of_so_many_minutes_is_that_of_the_steps_that_were_planned(reci
     assert plan['minutes'] == 0.02 and 1 <= plan['steps'] <= max(1, 1.2 / plan['seconds_a_step'])
     assert losses_of(timed.output)[-1]['step'] == plan['steps']
     monkeypatch.setattr(recovery, 'steps_within', lambda *_: (plan['steps'], plan['seconds_a_step']))
-    interrupted_at(monkeypatch, plan['steps'], 'recovery')
-    with pytest.raises(Interrupted):
+    with interrupted_at(plan['steps'], 'recovery'):
         prune_task(timed.replace(output=tmp_path / 'again'))
-    monkeypatch.undo()
     monkeypatch.setattr(recovery, 'steps_within', None)  # it is planned once
     prune_task(timed.replace(output=tmp_path / 'again', resume=True))
     assert results(tmp_path / 'again') == results(timed.output)

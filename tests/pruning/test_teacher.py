@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
+from helpers.pruned import interrupted_at, recipe_for, results
 from helpers.tiny import network, records, saved_model, write_saved_model, write_shards
 
 from gluon_optbert.architecture.parameters import PARTS, WORDS
@@ -151,11 +151,9 @@ def test_the_heads_are_left_alone_where_states_alone_are_learnt(pruned, tmp_path
     assert rows[1].recovered is not None  # its heads are trained, so their losses are reported
 
 
-def test_a_run_on_states_resumes_to_the_same_bits(headless_run, pruned, encoder, tmp_path, monkeypatch):
-    interrupted_at(monkeypatch, 6)
-    with pytest.raises(Interrupted):
+def test_a_run_on_states_resumes_to_the_same_bits(headless_run, pruned, encoder, tmp_path):
+    with interrupted_at(6):
         pruned(model=encoder, **EMBEDDINGS)
-    monkeypatch.undo()
     pruned(model=encoder, resume=True, **EMBEDDINGS)
     assert results(tmp_path / 'run') == results(headless_run[0])
 
