@@ -17,11 +17,6 @@ def built(seed):
     return build(model.architecture, model.parameters, trainable=False)
 
 
-@pytest.fixture(scope='module')
-def heldout(shards):
-    return shards['heldout']
-
-
 def made(sums, tokens):
     """The losses of so many instances, of which nothing else is known."""
     held_out = HeldOut(0.0, 0.0, 0.0, 0.0, instances=len(tokens))
@@ -33,10 +28,10 @@ def apart(one, other):
 
 
 @pytest.mark.parametrize('limit', [None, 7])
-def test_losses_add_up_to_what_training_measures(heldout, limit):
+def test_losses_add_up_to_what_training_measures(shards, limit):
     """Sixteen instances in batches of five: the last batch is filled up."""
-    losses = losses_of(built(0), heldout, Workers(), batch_size=5, limit=limit)
-    whole = losses_of(built(0), heldout, Workers(), batch_size=4, limit=limit).measured
+    losses = losses_of(built(0), shards['heldout'], Workers(), batch_size=5, limit=limit)
+    whole = losses_of(built(0), shards['heldout'], Workers(), batch_size=4, limit=limit).measured
     assert losses.measured.instances == (limit or 16) and not losses.tokens[limit or 16 :].any()
     assert np.count_nonzero(losses.tokens) <= len(losses.sums) == len(losses.tokens)
     for name, value in whole.to_dict().items():
@@ -48,8 +43,8 @@ def test_losses_add_up_to_what_training_measures(heldout, limit):
     assert whole.mlm_standard_error == pytest.approx(error, rel=1e-4)
 
 
-def test_difference_is_that_of_the_losses_and_surer_than_they_are(heldout):
-    one = losses_of(built(0), heldout, Workers(), batch_size=8)
+def test_difference_is_that_of_the_losses_and_surer_than_they_are(shards):
+    one = losses_of(built(0), shards['heldout'], Workers(), batch_size=8)
     near = made(1.01 * one.sums + 0.001 * np.arange(16), one.tokens)
     mean, error = apart(one, near)
     assert mean == pytest.approx((near.sums - one.sums).sum() / one.tokens.sum())
