@@ -37,7 +37,7 @@ from .pretrain import Pretraining
 OF_LAST_STATE = {'use_decoder': False, 'use_classifier': False}
 OF_STATES = {**OF_LAST_STATE, 'output_all_encodings': True}
 WITH_LABELS = {'labels': 1.0, 'scores': 1.0, 'states': 1.0}  # weights of the parts of the loss
-STATES_ALONE = {'states': 2.0, 'last': 0.5, 'embeddings': 20.0, 'cosines': 1.0}
+STATES_ALONE = {'last': 0.5, 'embeddings': 20.0, 'cosines': 1.0}
 
 
 class Outputs(NamedTuple):

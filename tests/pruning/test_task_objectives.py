@@ -458,7 +458,7 @@ def test_embeddings_are_learnt_from_a_teacher_of_another_width(pruned_for, tmp_p
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
     monkeypatch.setattr(distillation.Taught, 'variances', None)
-    more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'states=0,last=0,cosines=0'}
+    more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'last=0,cosines=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
     pruned_for('sentences', **more)
     trained = losses_of(tmp_path / 'run')
@@ -468,8 +468,7 @@ def test_embeddings_are_learnt_from_a_teacher_of_another_width(pruned_for, tmp_p
 def test_the_last_state_is_learnt_from_a_teacher_of_more_layers(pruned_for, tmp_path):
     """Such as the network that lost layers before."""
     write_model(tmp_path / 'deep', saved_model(network(*[(2, 4, 4, 16)] * 3), seed=5))
-    more = {'teacher': str(tmp_path / 'deep'), 'teacher_weights': 'states=0'}
-    pruned_for('sentences', **more, rounds=1, alpha_steps=1, steps=1, log_every=1)
+    pruned_for('sentences', teacher=str(tmp_path / 'deep'), rounds=1, alpha_steps=1, steps=1, log_every=1)
     trained = losses_of(tmp_path / 'run')
     assert len(trained) == 2 and all(line['last'] > 0 and line['cosine_distance'] > 0 for line in trained)
 
