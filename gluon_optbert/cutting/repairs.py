@@ -8,6 +8,7 @@ arXiv 2204.09656), section 3.4."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -180,6 +181,21 @@ class DenseRegression:
             some = some.astype(np.float64)  # float32 would lose a variance far below the squared mean
             self._xx[part] += some.T @ some
             self._xy[part] += some.T @ wanted
+
+    def through(self, weight: np.ndarray, bias: np.ndarray) -> DenseRegression:
+        """The regression onto what a dense layer makes of the targets, from the same sums: of outputs
+        W y + b, Σ x (W y + b)ᵀ = (Σ x yᵀ) Wᵀ + (Σ x) bᵀ.
+
+        Parameters
+        ----------
+        weight : np.ndarray, shape (outputs of the layer, outputs)
+        bias : np.ndarray, shape (outputs of the layer,)
+        """
+        further = copy.deepcopy(self)
+        weight, bias = weight.astype(np.float64), bias.astype(np.float64)
+        further._y = self._y @ weight.T + np.outer(self._tokens, bias)
+        further._xy = self._xy @ weight.T + self._x[:, :, np.newaxis] * bias
+        return further
 
     def solve(
         self, weight: np.ndarray, bias: np.ndarray, *, ridge: float = RIDGE, total: Total = np.asarray

@@ -46,6 +46,7 @@ from ..training.distributed import Workers
 TOKENS_TO_ROTATE = 10  # for each hidden unit
 
 Values = Callable[[int], np.ndarray]  # of the tokens of a batch, by its number: shape (length * batch, units)
+Dense = Sequence[gluon.Parameter]  # a weight and a bias
 
 
 def tokens_wanted(model: SavedModel, per_input: int) -> int:
@@ -162,14 +163,18 @@ class _Repair:
         for parameter, value in zip(parameters, solved):
             parameter.set_data(mx.nd.array(value))
 
-    def _fit(self, weight: gluon.Parameter, bias: gluon.Parameter, inputs: str, targets: Values) -> None:
-        """Replace a dense layer by what turns inputs that were kept into the targets, over the tokens that
-        are no padding.
+    def _regression(self, outputs: int, inputs: int, name: str, targets: Values) -> DenseRegression:
+        """The regression of targets on the inputs that were kept by a name, over the tokens that are no
+        padding.
         """
-        regression = DenseRegression(weight.shape[1], weight.shape[0])
+        regression = DenseRegression(inputs, outputs)
         for i, (real, held_out) in enumerate(zip(self._real, self._held_out)):
-            regression.add(self._read(inputs, i)[real], targets(i)[real], held_out[real])
-        self._solve(regression, weight, bias)
+            regression.add(self._read(name, i)[real], targets(i)[real], held_out[real])
+        return regression
+
+    def _fit(self, weight: gluon.Parameter, bias: gluon.Parameter, inputs: str, targets: Values) -> None:
+        """Replace a dense layer by what turns inputs into targets."""
+        self._solve(self._regression(*weight.shape, inputs, targets), weight, bias)
 
     def _fit_norm(self, norm: gluon.nn.LayerNorm, targets: Values) -> None:
         """Replace gamma and beta by those that bring the normalized ``sum`` to the targets, likewise."""
@@ -223,13 +228,14 @@ class _Repair:
         whole_k, k = self._architecture.layers[first].k, len(self._kept(f'k{first}'))
         # attention divides by the square root of k
         scales = {'query': np.sqrt(k / whole_k), 'key': 1.0, 'value': 1.0}
+        uncut = self._of_uncut('whole')
         for name, scale in scales.items():
             rows = self._kept(f'a{first}', f'{"v" if name == "value" else "k"}{first}')
             own, learnt = (
                 [getattr(attention, f'{name}_{kind}') for kind in ('weight', 'bias')]
                 for attention in (cell.attention_cell, original.attention_cell)
             )
-            self._project(own, learnt, rows, 'whole', np.float32(scale))
+            self._project(own, uncut, learnt, rows, scale)
 
         def context(i: int) -> np.ndarray:
             attention, masks = cell.attention_cell, masks_of(self._batches[i], self.cut)
@@ -238,9 +244,9 @@ class _Repair:
         self._write('inner', context)
         self._output(cell.proj, cell.layer_norm, 'next' if cell.ffn is None else 'attended')
         if cell.ffn is not None:
-            expand, uncut = cell.ffn.ffn_1, original.ffn.ffn_1
-            pair = (expand.weight, expand.bias), (uncut.weight, uncut.bias)
-            self._project(*pair, self._kept(f'f{first}'), 'attended', np.float32(1))
+            expand, learnt = cell.ffn.ffn_1, original.ffn.ffn_1
+            own, learnt = ([dense.weight, dense.bias] for dense in (expand, learnt))
+            self._project(own, self._of_uncut('attended'), learnt, self._kept(f'f{first}'))
             self._write(
                 'inner',
                 lambda i: mx.nd.LeakyReLU(
@@ -264,12 +270,19 @@ class _Repair:
                 self._keep(name, i, flat(read[f'{name}.output']))
                 self._keep(f'{name}-sum', i, flat(read[f'{name}.input'])[:, self._stream])
 
-    def _project(self, own, original, rows: np.ndarray, source: str, scale: np.float32) -> None:
-        """Replace a weight and a bias by what gives some outputs of the original ones, which read the uncut
-        stream `source`.
+    def _of_uncut(self, source: str) -> DenseRegression:
+        """The regression of the uncut stream `source` on the cut one."""
+        widths = self._architecture.h, self.cut.encoder.architecture.h
+        return self._regression(*widths, 'cut', lambda i: self._read(source, i))
+
+    def _project(
+        self, own: Dense, uncut: DenseRegression, learnt: Dense, rows: np.ndarray, scale: float = 1.0
+    ) -> None:
+        """Replace a weight and a bias by what gives, from the cut stream, some outputs of those that are
+        learnt, which read the uncut stream.
         """
-        weight, bias = (parameter.data().asnumpy()[rows] * scale for parameter in original)
-        self._fit(*own, 'cut', lambda i: self._read(source, i) @ weight.T + bias)
+        weight, bias = (parameter.data().asnumpy()[rows] * np.float32(scale) for parameter in learnt)
+        self._solve(uncut.through(weight, bias), *own)
 
     def _output(self, dense: gluon.nn.Dense, norm: gluon.nn.LayerNorm, wanted: str) -> None:
         """Output of a block into the stream, from ``inner``, and the LayerNorm after it; the stream moves

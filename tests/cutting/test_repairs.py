@@ -136,6 +136,20 @@ def test_regression_keeps_the_weights_where_there_is_no_token_or_every_one_is_th
         np.testing.assert_allclose(found, target, atol=1e-5 * scale)
 
 
+def test_through_a_dense_layer_a_regression_is_that_of_the_layers_outputs():
+    targets, held_out = GENERATOR.standard_normal((400, 4)), np.arange(400) < 100
+    layer, bias = GENERATOR.standard_normal((3, 4)), GENERATOR.standard_normal(3)
+    through, wanted = DenseRegression(5, 4), DenseRegression(5, 3)
+    for part in (slice(0, 250), slice(250, 400)):
+        through.add(INPUTS[part], targets[part], held_out[part])
+        wanted.add(INPUTS[part], targets[part] @ layer.T + bias, held_out[part])
+    before = through.solve(np.zeros((4, 5)), np.zeros(4))
+    for value, other in zip(through.through(layer, bias).solve(WEIGHT, BIAS), wanted.solve(WEIGHT, BIAS)):
+        np.testing.assert_allclose(value, other, rtol=1e-6)
+    for value, other in zip(through.solve(np.zeros((4, 5)), np.zeros(4)), before):  # which is left as it was
+        np.testing.assert_array_equal(value, other)
+
+
 def test_two_workers_shares_solve_as_one():
     targets = INPUTS @ WEIGHT.T + GENERATOR.standard_normal((400, 3))
     held_out = np.arange(400) < 100
