@@ -22,7 +22,7 @@ from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.display import doing
 from ..runs.files import check_place, refuse_existing, running, sha256, write_file
 from ..runs.machine import ORIGIN, commits_of, note_origin
-from ..runs.progress import RESULT, Progress
+from ..runs.progress import RESULT, Progress, marked
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
@@ -85,11 +85,10 @@ def _run_seed(
         objective.heldout_scores = {}  # they were another network's
     # There are no held-out scores either where the last step was done before resuming.
     heldout: Mapping[str, np.ndarray] = objective.heldout_scores or objective.scores(exercise.heldout)
-    found = {name: exercise.marks(name, own) for name, own in heldout.items()}
-    marks = {name: own for name, own in found.items() if own is not None}
+    marks = exercise.credits and {name: marked(exercise.credits(name, own)) for name, own in heldout.items()}
     epochs = progress.epochs or ()
     chosen = next(epoch for epoch in epochs if epoch.step == kept)
-    record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, marks or None)
+    record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, marks)
     scores = {**heldout, **objective.scores(exercise.test)}
     if workers.first:
         write_model(

@@ -53,6 +53,9 @@ class Exercise:
     majority : mapping of str to float
         The scores of always giving the commonest answer of a held-out set, in percent, by set and score:
         ``dev/accuracy``.
+    credits : callable, optional
+        The name of a held-out set and its scores → what every instance is credited with, from 0 to 1, whose
+        mean is `metric`; None where `metric` is no mean over instances.
     """
 
     name: str
@@ -65,19 +68,12 @@ class Exercise:
     files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
     samples: Mapping[str, int]
     majority: Mapping[str, float]
+    credits: Callable[[str, np.ndarray], np.ndarray] | None = None
 
     @property
     def decisive(self) -> str:
         """The measurement that decides, ``dev/accuracy``."""
         return f'{next(iter(self.heldout))}/{self.metric}'
-
-    def marks(self, name: str, scores: np.ndarray) -> str | None:
-        """Of a held-out set, 1 for every instance that its scores answer right, 0 for every other; None where
-        it is no accuracy that decides.
-        """
-        if self.metric != 'accuracy':
-            return None
-        return ''.join('01'[int(one)] for one in scores.argmax(axis=1) == self.heldout[name].labels)
 
 
 def data_directory(

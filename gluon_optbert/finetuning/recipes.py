@@ -30,7 +30,7 @@ from ..tasks.examples import (
     with_head,
 )
 from ..tasks.features import Features, make_reader
-from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2, unanswered
+from ..tasks.metrics import exact_at_best_f1, f1_by_question, score, squad_v1, squad_v2, unanswered
 from ..tasks.own_data import OwnData
 from ..tasks.squad import (
     Question,
@@ -188,6 +188,9 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     def measure(name: str, scores: np.ndarray) -> dict[str, float]:
         return score(task.metrics, decided(task.head, sets[name].by_text(scores)), heldout[name].labels)
 
+    def right(name: str, scores: np.ndarray) -> np.ndarray:
+        return scores.argmax(axis=1) == sets[name].labels
+
     def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
         return {
             name: submission(task, examples.indices, sets[name].by_text(scores[name]))
@@ -205,6 +208,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         files=files,
         samples={name: len(examples) for name, examples in every.items()},
         majority=majority,
+        credits=right if task.metrics[0] == 'accuracy' else None,
     )
 
 
@@ -302,6 +306,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
             **{f'{part}_windows': len(read.features) for part, read in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
+        credits=lambda _, scores: f1_by_question(texts, answers(scores)['predictions.json'], recipe.version),
     )
 
 

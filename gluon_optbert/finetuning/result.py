@@ -34,8 +34,8 @@ class SeedRun(Record):
     seconds : float
         Of training with its evaluations, without steps that were lost in a kill.
     right : mapping of str to str, optional
-        Where an accuracy decides, by held-out set: a 1 for every instance that was answered right and a 0 for
-        every other, in the order of the file. A file of an earlier version has none.
+        Where the deciding score is a mean over instances, by held-out set: a mark for each of them, as of
+        `runs.progress.marked`, in the order of the file. A file of an earlier version has none.
     """
 
     seed: int

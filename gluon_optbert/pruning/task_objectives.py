@@ -15,7 +15,7 @@ from ..finetuning.objective import Exercise, FineTuning, in_labels_of, labels_re
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
-from ..runs.progress import TaskScores, paired_error
+from ..runs.progress import TaskScores, marked, paired_error
 from ..runs.recipe import fill, to_dict
 from ..tasks.own_data import OwnData
 from ..tasks.scoring import squad_version
@@ -44,14 +44,12 @@ class TaskTraining(Scored, FineTuning):
     """Fine-tuning, measured as pruning reports it; the parameters are those of `FineTuning`."""
 
     def measured(self, scores: Mapping[str, float]) -> TaskScores:
-        """The standard error is known of a share of right answers."""
+        """The standard error is known of a mean over instances."""
         exercise, name = self._exercise, next(iter(self._exercise.heldout))
-        metric, instances = exercise.decisive, exercise.samples[name]
-        error = None
-        if exercise.metric == 'accuracy':
-            share = scores[metric] / 100
-            error = 100 * math.sqrt(max(0.0, share * (1 - share)) / instances)
-        marks = exercise.marks(name, self.heldout_scores[name])
+        metric, instances, error, marks = exercise.decisive, exercise.samples[name], None, None
+        if exercise.credits is not None:
+            credits = exercise.credits(name, self.heldout_scores[name])
+            error, marks = 100 * float(credits.std()) / math.sqrt(instances), marked(credits)
         return TaskScores(dict(scores), metric, instances, error, exercise.majority.get(metric), marks)
 
 
@@ -141,7 +139,7 @@ class TaskObjective(FeaturesObjective):
         return training.measured(training.evaluate(phase))
 
     def difference_error(self, one: Known, other: Known) -> float | None:
-        """Of an accuracy, in percentage points; None for other scores, which are no means over instances."""
+        """In percentage points; None for scores that are no means over instances."""
         marks = ([measured.right or ''] if measured else [] for _, measured in (one, other))
         return paired_error((), *marks)
 

@@ -254,10 +254,9 @@ def weights_checksum(directory: Path) -> str | None:
 class Score:
     """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent.
 
-    A score that a pruning run measured has as `start` that of the network that went into this run. An
-    accuracy may have `right`, a text for each seed: 1 for every held-out instance that was answered right, 0
-    for every other; one of fine-tuning has `made`, the settings and numbers of instances that it was made
-    with.
+    A score that a pruning run measured has as `start` that of the network that went into this run. A mean
+    over held-out instances may have `right`, their marks for each seed, as of `runs.progress.marked`; a score
+    of fine-tuning has `made`, the settings and numbers of instances that it was made with.
     """
 
     mean: float
@@ -268,8 +267,8 @@ class Score:
     made: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def difference_error(self, other: Score) -> float | None:
-        """The standard error of the difference of two accuracies, in percentage points, taken instance by
-        instance as means over the seeds; None if what either has right is not known, or of other instances.
+        """The standard error of the difference of two scores, in percentage points, taken instance by
+        instance as means over the seeds; None if the marks of either are not known, or of other instances.
         """
         return paired_error((), self.right, other.right)
 

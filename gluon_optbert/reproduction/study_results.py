@@ -91,10 +91,13 @@ class StudyResults:
         results = self.cells.get((key, task), {})
         return {seed: one.runs[0].scores[score_name(one, metric)] for seed, one in results.items()}
 
-    def _right(self, key: Key, task: str, seed: int) -> str:
-        """Which instances of the first development set were answered right; empty if that is not known."""
+    def _marks(self, key: Key, task: str, seed: int, metric: str) -> str:
+        """The marks of the instances of the first development set; empty if they are not known, or another
+        score is their mean.
+        """
         result = self.cells[key, task][seed]
-        return (result.runs[0].right or {}).get(result.metric.split('/')[0], '')
+        held_out, decisive = result.metric.split('/')
+        return (result.runs[0].right or {}).get(held_out, '') if metric == decisive else ''
 
     def entry(self, key: Key, task: str, metric: str) -> Entry:
         """The same as a cell of a table, over the seeds."""
@@ -130,9 +133,11 @@ class StudyResults:
         if not pairs:
             return None
         apart = [scores[0][one] - scores[1][two] for one, two in pairs]
-        of_rows = zip((better, other), zip(*pairs)) if metric == 'accuracy' else ()
-        right = ([self._right(key, task, seed) for seed in of_row] for key, of_row in of_rows)
-        return Difference(float(np.mean(apart)), paired_error(apart, *right), len(pairs))
+        marks = (
+            [self._marks(key, task, seed, metric) for seed in of_row]
+            for key, of_row in zip((better, other), zip(*pairs))
+        )
+        return Difference(float(np.mean(apart)), paired_error(apart, *marks), len(pairs))
 
 
 def read_study(output: Path) -> StudyResults:

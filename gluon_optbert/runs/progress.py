@@ -26,13 +26,13 @@ def exceeds(score: float, majority: float | None) -> bool:
 
 
 def difference_error(one: np.ndarray, other: np.ndarray) -> float | None:
-    """The standard error of the difference of two accuracies, in percentage points, taken instance by
-    instance; None for a single instance.
+    """The standard error of the difference of two scores that are means over instances, in percentage points,
+    taken instance by instance; None for a single instance.
 
     Parameters
     ----------
     one, other : np.ndarray, shape (instances,)
-        Of each instance whether it was answered right, or the share of the networks that did.
+        What each instance was credited with, from 0 to 1, or the mean of that over networks.
     """
     if len(one) < 2:
         return None
@@ -40,16 +40,31 @@ def difference_error(one: np.ndarray, other: np.ndarray) -> float | None:
     return 100 * float(apart.std(ddof=1)) / len(apart) ** 0.5
 
 
+_MARKS = '0abcdefghijklmnopqrstuvwxyz1'
+_STEPS = {mark: step for step, mark in enumerate(_MARKS)}
+
+
+def marked(credits: np.ndarray) -> str:
+    """A mark for each instance of what it was credited with, shape (instances,), from 0 to 1: 1 for an answer
+    that is right, 0 for one that is wrong, else a letter, from a for 1/27 to z for 26/27.
+    """
+    full = len(_MARKS) - 1
+    steps = np.clip(np.rint(full * credits), credits > 0, full - (credits < 1)).astype(int)
+    return ''.join(_MARKS[step] for step in steps)
+
+
 def paired_error(gains: Sequence[float], one: Sequence[str] = (), other: Sequence[str] = ()) -> float | None:
     """The standard error of a mean difference of scores over seeds, in percentage points: that of the seeds
     and, where marks of the same instances are known of both, that of the instances; None without either.
 
-    Of an accuracy, the marks of a seed are 1 for every instance that was answered right and 0 for others.
+    The marks of a seed are those of `marked`.
     """
     squares = [np.var(gains, ddof=1) / len(gains)] if len(gains) > 1 else []
     if one and other and len({len(marks) for marks in (*one, *other)}) == 1:
-        right = (np.array([[mark == '1' for mark in marks] for marks in side]) for side in (one, other))
-        of_instances = difference_error(*(seeds.mean(axis=0) for seeds in right))
+        credits = (
+            np.array([[_STEPS.get(mark, 0) for mark in marks] for marks in side]) for side in (one, other)
+        )
+        of_instances = difference_error(*(seeds.mean(axis=0) / (len(_MARKS) - 1) for seeds in credits))
         squares += [] if of_instances is None else [of_instances**2]
     return float(sum(squares)) ** 0.5 if squares else None
 
@@ -173,7 +188,8 @@ class TaskScores(Record):
     majority : float, optional
         The deciding score of one answer to all, in percent; None where it is not known.
     right : str, optional
-        Where an accuracy decides: 1 for every instance that was answered right, 0 for every other.
+        Where the deciding score is a mean over instances, an accuracy or an F1 of answers: a mark for each of
+        them, as of `marked`.
     """
 
     scores: Mapping[str, Number]

@@ -209,14 +209,28 @@ def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, floa
     """
     if not answers:
         raise ValueError('no questions to score')
-    exact, f1 = 0, 0.0
-    for question, texts in answers.items():
-        prediction = predictions.get(question)
-        if prediction is None:
-            continue
-        exact += max(exact_match(prediction, text) for text in texts)
-        f1 += max(token_f1(prediction, text) if normalised(text) else 0.0 for text in texts)
+    exact = sum(
+        max(exact_match(predictions[question], text) for text in texts)
+        for question, texts in answers.items()
+        if predictions.get(question) is not None
+    )
+    f1 = sum(f1_by_question(answers, predictions, '1.1').tolist())
     return {'exact_match': 100.0 * exact / len(answers), 'f1': 100.0 * f1 / len(answers)}
+
+
+def f1_by_question(answers: Answers, predictions: Mapping[str, str], version: str) -> np.ndarray:
+    """The F1 of every question, from 0 to 1, shape (questions,): their mean is that of `squad_v1`, or of
+    `squad_v2` without odds.
+    """
+    if version != '1.1':
+        return np.array([*_by_question(answers, predictions)[1].values()])
+
+    def best(prediction: str | None, texts: Sequence[str]) -> float:
+        if prediction is None:
+            return 0.0
+        return max(token_f1(prediction, text) if normalised(text) else 0.0 for text in texts)
+
+    return np.array([best(predictions.get(question), texts) for question, texts in answers.items()])
 
 
 def squad_v2(

@@ -19,6 +19,7 @@ from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.recipes import finetune_squad, prepare_squad
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.runs.progress import marked
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions
@@ -53,6 +54,10 @@ def test_squad_leaves_predictions_that_have_its_scores(version, questions, model
     assert wanted.items() <= result.mean.items()
     assert not second or result.mean['dev/best_f1'] >= result.mean['dev/f1']
     assert result.samples['dev'] == 11 < result.samples['dev_windows'] and result.metric == 'dev/f1'
+    scores = squad_v2 if second else squad_v1
+    f1 = [scores({key: texts[key]}, files['predictions.json'])['f1'] for key in texts]
+    (run,) = result.runs
+    assert run.right == {'dev': marked(np.array(f1) / 100)} and len(set(run.right['dev'])) > 1
     empty = sum(not any(map(normalised, answers)) for answers in texts.values())  # 'a' is an article
     share = pytest.approx(100 * empty / len(texts))
     names = ('exact', 'f1', 'best_exact', 'best_f1', 'exact_at_best_f1')

@@ -2,10 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gluon_optbert.runs.progress import Epoch, HeldOut, Progress, TaskScores, exceeds, score_text
+from gluon_optbert.runs.progress import (
+    Epoch,
+    HeldOut,
+    Progress,
+    TaskScores,
+    exceeds,
+    marked,
+    paired_error,
+    score_text,
+)
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**6)
 MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances')
@@ -93,3 +103,15 @@ def test_a_score_that_is_no_better_than_the_majority_class_is_marked(mean, std, 
 def test_rounding_of_a_mean_is_no_advantage():
     majority = 100 * 279 / 408
     assert not exceeds(sum([majority] * 3) / 3, majority) and exceeds(100 * 280 / 408, majority)
+
+
+def test_marks_say_what_is_right_wrong_or_right_in_part():
+    credits = np.array([0, 1e-3, 1 / 27, 0.5, 2 / 3, 26 / 27, 0.999, 1])
+    assert marked(credits) == '0aanrzz1' and marked(credits > 0.4) == '00011111'
+
+
+def test_error_of_a_difference_is_that_of_the_credits_instance_by_instance():
+    one, other = np.clip(np.random.RandomState(0).uniform(-0.5, 1.5, (2, 400)), 0, 1)
+    apart = 100 * (other - one)
+    error = paired_error([apart.mean()], [marked(one)], [marked(other)])
+    assert error == pytest.approx(apart.std(ddof=1) / 20, rel=0.01)  # marks have 28 steps
