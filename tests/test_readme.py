@@ -13,6 +13,8 @@ from helpers.tiny import ROOT, network, random_parameters
 from plot_tasks import score_of
 from points import read_points
 
+from gluon_optbert.runs.progress import paired_error
+
 README = ROOT / 'README.md'
 TASKS = {
     'sst2': 'SST-2, accuracy',
@@ -22,11 +24,23 @@ TASKS = {
 }
 
 
-def pruned(task):
+def pruned(task, method='fisher'):
     """A network of a task and its cuts to a half, a third and a quarter, from the files of results."""
-    runs = read_points(ROOT / 'results' / 'tasks' / task / 'points.json')['runs']
-    cuts = [runs[f'{task}-fisher-repaired-{number}']['rounds'] for number in (2, 3, 4)]
+    runs = read_points(ROOT / 'results' / 'tasks' / task / 'minutes.json')['runs']
+    cuts = [runs[f'{task}-{method}-minutes-{number}']['rounds'] for number in (2, 3, 4)]
     return [cuts[0][0], *(rounds[1] for rounds in cuts)]
+
+
+def lost(network, first):
+    """The points that a network scores less than the first one, and their paired standard error."""
+    loss = score_of(first) - score_of(network)
+    return loss, paired_error([loss], *([one['recovered']['right']] for one in (network, first)))
+
+
+def cell_of(network, first):
+    """A cell of the table."""
+    loss, error = lost(network, first)
+    return f'{score_of(network):.1f} ({-loss:+.1f}, {error:.1f})'.replace('-', '−')
 
 
 def speed_of(network):
@@ -38,12 +52,20 @@ def speed_of(network):
 def test_the_table_says_what_the_results_say():
     lines = [line for line in text_of(README).splitlines() if line.startswith('| ')]
     for task, name in TASKS.items():
-        (cells,) = [line.split(' | ')[1:] for line in lines if line.startswith(f'| {name} (')]
-        assert [cell.strip(' |') for cell in cells] == [f'{score_of(one):.1f}' for one in pruned(task)]
+        (cells,) = [line.split(' | ')[1:] for line in lines if line.startswith(f'| {name} |')]
+        first, *cuts = pruned(task)
+        wanted = [f'{score_of(first):.1f}', *(cell_of(one, first) for one in cuts)]
+        assert [cell.strip(' |') for cell in cells] == wanted
+        loss, error = lost(cuts[0], first)
+        assert loss < 2 * error  # as the text says
     (cells,) = [line.split(' | ')[1:] for line in lines if line.startswith('| times as fast |')]
     columns = list(zip(*(map(speed_of, pruned(task)) for task in TASKS)))
     spans = [f'{min(speeds):.1f} to {max(speeds):.1f}' for speeds in columns]
     assert [cell.strip(' |') for cell in cells] == ['1.0', *spans[1:]]
+    for task in ('sst2', 'mrpc'):
+        first, *cuts = pruned(task, 'uniform')
+        losses = [f'{lost(one, first)[0]:.1f}' for one in cuts]
+        assert f'{losses[0]}, {losses[1]} and {losses[2]}' in ' '.join(text_of(README).split())
 
 
 FEW = {  # what makes the commands of the block short, beside one round instead of four

@@ -80,8 +80,9 @@ def test_runs_for_tasks_have_the_recipes_that_are_recorded():
             recipe = to_dict(parse(TaskPruneRecipe, words, description='', example=''))
             made[recipe['output']] = recipe
     for task in ('sst2', 'mrpc', 'mnli', 'squad'):
-        runs = read_points(ROOT / 'results' / 'tasks' / task / 'points.json')['runs']
-        assert runs and set(runs) <= set(made)
+        files = (ROOT / 'results' / 'tasks' / task / name for name in ('points.json', 'minutes.json'))
+        runs = {name: run for file in files for name, run in read_points(file)['runs'].items()}
+        assert len(runs) > 3 and set(runs) <= set(made)
         for name, run in runs.items():
             for field, value in run['recipe'].items():
                 if field not in ELSEWHERE and field in made[name]:
@@ -143,3 +144,9 @@ def test_every_file_of_the_results_is_named_by_a_page_whose_links_lead_to_files(
             pages = [page for place in above if (page := place / 'README.md').exists()]
             words = {word for page in pages for word in re.findall(r'[\w.*-]*\w[\w.*-]*', text_of(page))}
             assert any(fnmatch.fnmatch(path.name, word) for word in words), path
+
+
+def test_no_file_names_a_place_of_the_machine_that_made_it():
+    files = [*(ROOT / 'results').rglob('*.json'), *(ROOT / 'results').rglob('*.yaml')]
+    found = [place for path in files for place in re.findall(r'["\' ](?:/\w+){2}', text_of(path))]
+    assert len(files) > 50 and found == []
