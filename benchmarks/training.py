@@ -43,7 +43,7 @@ from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.machine import bfloat16_is_native, threads_here
+from gluon_optbert.runs.machine import bfloat16_is_fast, threads_here
 from gluon_optbert.runs.recipe import option
 
 STEPS = {
@@ -148,7 +148,7 @@ def own_steps(
     feed, steps, forwards = feed_of(recipe, architecture), {}, {}
     for name in (name for name in recipe.steps if gluonnlp or name != 'gluonnlp'):
         precision = 'bfloat16' if name.startswith('bfloat16') else 'float32'
-        if precision == 'bfloat16' and not bfloat16_is_native():
+        if precision == 'bfloat16' and not bfloat16_is_fast():
             continue
         if name == 'gluonnlp':
             config = {**uniform_config(architecture)[1], 'dropout': recipe.dropout}

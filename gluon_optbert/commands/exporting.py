@@ -18,7 +18,7 @@ from ..deployment.onnx_int8 import METHODS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.command_line import command, parse
 from ..runs.display import doing
-from ..runs.machine import bfloat16_is_native
+from ..runs.machine import bfloat16_is_fast
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line
@@ -140,10 +140,9 @@ def say(measured: dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
             f'{labelled} labelled lines: {measured["score"]:.4f} in {recipe.precision}, '
             f'{measured["float32_score"]:.4f} in float32'
         )
-    if recipe.precision == 'bfloat16' and not bfloat16_is_native():
+    if recipe.precision == 'bfloat16' and not bfloat16_is_fast():
         print(
-            'this processor has neither avx512_bf16 nor amx_bf16: bfloat16 is emulated here, and slower than '
-            'float32'
+            'this process may use neither avx512_bf16 nor amx_bf16, so bfloat16 is slower than float32 here'
         )
     print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..network.inputs import TOKEN_INPUTS
 from ..runs.failures import NotInstalled
-from ..runs.machine import ThreadChoice, bfloat16_is_native, load_mxnet, threads_here, threads_to_predict
+from ..runs.machine import ThreadChoice, bfloat16_is_fast, load_mxnet, threads_here, threads_to_predict
 from ..runs.mxnet_arrays import is_finite
 from .description import ONNX, TRANSFORMERS_OUTPUTS, Deployment, onnx_inputs
 
@@ -248,8 +248,8 @@ def precision_of(deployment: Deployment, engine: str, precision: str | None) -> 
     if precision is None:
         return known[0]
     if engine == 'openvino' and precision == 'bfloat16' and 'float32' in known:
-        if not bfloat16_is_native():
-            raise ValueError('precision bfloat16: this processor has neither avx512_bf16 nor amx_bf16')
+        if not bfloat16_is_fast():
+            raise ValueError('precision bfloat16: this process may use neither avx512_bf16 nor amx_bf16')
         return precision
     if precision not in known:
         raise ValueError(

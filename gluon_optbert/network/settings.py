@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 
 from ..architecture.heads import PRETRAINING, Head
-from ..runs.machine import bfloat16_is_native, cpu_flags, gpu_names
+from ..runs.machine import bfloat16_is_fast, cpu_flags, gpu_names
 from ..runs.mxnet_arrays import BFLOAT16
 from .gates import Gate, Tensor
 
@@ -74,8 +74,8 @@ def prepare_bfloat16() -> None:
 
 
 def fast_precision() -> str:
-    """bfloat16 where this processor multiplies it natively and no GPU is used, else float32."""
-    return 'bfloat16' if bfloat16_is_native() and not gpu_names() else 'float32'
+    """bfloat16 where its products are the faster ones and no GPU is used, else float32."""
+    return 'bfloat16' if bfloat16_is_fast() and not gpu_names() else 'float32'
 
 
 def check_precision(precision: str, ctx: mx.Context) -> None:

@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read_or_is_not_vouched_for_is_refused(exports, tm
 def test_the_precision_is_that_of_the_files_and_bfloat16_where_it_is_to_be_had(
     exports, monkeypatch, own, files, engine, wanted, native, computed
 ):
-    monkeypatch.setattr(engines, 'bfloat16_is_native', lambda: native)
+    monkeypatch.setattr(engines, 'bfloat16_is_fast', lambda: native)
     entries = {f'{precision}.onnx': {'precision': precision} for precision in files}
     deployment = dataclasses.replace(read_description(exports / 'encoder'), precision=own, onnx=entries)
     if computed in engines.PRECISIONS:

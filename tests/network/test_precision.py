@@ -1,6 +1,7 @@
 """Reduced precision in training: how near losses and gradients are to float32's, and where it is refused."""
 
 import os
+import types
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +13,7 @@ from mxnet import autograd
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.network.settings import KEPT_SHAPES, check_precision
-from gluon_optbert.runs.machine import bfloat16_is_native
+from gluon_optbert.runs.machine import bfloat16_is_fast
 from gluon_optbert.training.recipe import WeightRecipe
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
@@ -87,7 +88,7 @@ def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them(monkeypatc
         check_precision('bfloat16', mx.cpu())
     check_precision('float16', mx.gpu())
     check_precision('float32', mx.cpu())
-    assert not bfloat16_is_native()
+    assert not bfloat16_is_fast()
 
 
 @pytest.mark.parametrize('own, kept', [(None, '64'), ('-1', '-1')])
@@ -103,15 +104,20 @@ def test_bfloat16_bounds_the_shapes_that_mxnet_keeps_unless_told_otherwise(monke
 
 
 @pytest.mark.parametrize(
-    'flags, wanted',
+    'flags, answer, wanted',
     [
-        ('avx2', 'float32'),
-        ('avx512bw', 'float32'),  # emulated, and slower
-        ('avx512bw avx512_bf16', 'bfloat16'),
-        ('avx512bw amx_bf16', 'bfloat16'),
+        ('avx2', 0, 'float32'),
+        ('avx512bw', 0, 'float32'),  # emulated, and slower
+        ('avx512bw avx512_bf16', -1, 'bfloat16'),
+        ('avx512bw avx512_bf16 amx_bf16', 0, 'bfloat16'),
+        ('avx512bw avx512_bf16 amx_bf16', -1, 'float32'),  # Linux refuses the tiles: slower
     ],
 )
-def test_a_recipe_takes_the_precision_that_is_fast_here_and_says_which(monkeypatch, tmp_path, flags, wanted):
+def test_a_recipe_takes_the_precision_that_is_fast_here_and_says_which(
+    monkeypatch, tmp_path, flags, answer, wanted
+):
     monkeypatch.setattr('gluon_optbert.runs.machine.cpu_flags', lambda: f'flags : {flags}\n')
+    linux = types.SimpleNamespace(syscall=lambda *_: answer)
+    monkeypatch.setattr('gluon_optbert.runs.machine.ctypes', types.SimpleNamespace(CDLL=lambda _: linux))
     recipe = WeightRecipe(output=tmp_path, precision='auto')
     assert recipe.precision == wanted

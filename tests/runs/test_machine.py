@@ -124,11 +124,11 @@ NAMES = set(machine.SETTINGS)
 UNSET = ['env', *(word for name in (*machine.SETTINGS, 'OMP_WAIT_POLICY') for word in ('-u', name))]
 
 
-def said_by(program):
-    """What a program prints, started without settings."""
+def said_by(program, **variables):
+    """What a program prints, started without settings but for these environment variables."""
     words = [*UNSET, sys.executable, '-c', program]
     return subprocess.run(
-        words, env=environment(), cwd=str(ROOT), check=True, capture_output=True, text=True
+        words, env=environment(**variables), cwd=str(ROOT), check=True, capture_output=True, text=True
     ).stdout
 
 
@@ -232,13 +232,28 @@ def test_threads_are_what_openmp_says_and_children_inherit_nothing_that_the_pack
         'def shown(): return subprocess.run(["env"], capture_output=True, text=True).stdout\n'
         'before = shown(); import gluon_optbert.runs.loading, mxnet; mxnet.nd.ones(3).asnumpy()\n'
         'after = shown()\n'
-        f'assert not any(name in text for name in {machine.SETTINGS} for text in (before, after))\n'
+        f'names = {(*machine.SETTINGS, *machine.AMX)}\n'
+        'assert not any(name in text for name in names for text in (before, after))\n'
         'os.environ["HOROVOD_LOCAL_SIZE"] = "64"\n'
         f'subprocess.run([sys.executable, "-c", {child!r}])\n'
         'os.environ["OMP_NUM_THREADS"] = "7"\n'
         'from gluon_optbert.runs.machine import threads_here; print(threads_here())\n'
     )
     assert said_by(program) == f'1\n{machine.share_of_cores()}\n'
+
+
+@pytest.mark.skipif(not machine.amx_is_granted(), reason='this process may not use AMX')
+@pytest.mark.parametrize('own, used', [({}, True), ({'DNNL_MAX_CPU_ISA': 'AVX512_CORE_BF16'}, False)])
+def test_onednn_uses_amx_unless_the_user_has_said_otherwise(own, used):
+    program = (
+        'import gluon_optbert.runs.loading, mxnet\n'
+        'from gluon_optbert.runs.mxnet_arrays import BFLOAT16\n'
+        'data = mxnet.nd.amp_cast(mxnet.nd.ones((64, 64)), dtype=BFLOAT16)\n'
+        'total = mxnet.nd.FullyConnected(data, data, no_bias=True, num_hidden=64)\n'
+        'print(mxnet.nd.amp_cast(total, dtype="float32").sum().asscalar())\n'
+    )
+    printed = said_by(program, DNNL_VERBOSE='1', **own)
+    assert ('AMX with bfloat16' in printed) == used and '262144.0' in printed
 
 
 def test_mxnet_that_was_imported_first_is_warned_of(idle, caplog, monkeypatch):
