@@ -125,8 +125,8 @@ def test_text_is_cut_as_in_fine_tuning_or_predicted_by_windows(tmp_path):
     predicted = list(cut.predict([text, 'a', *parts]))
     assert [one.cut for one in predicted] == [True, False, False, False]
     assert cut.cut_note == '1 of 4 texts were cut to 8 tokens; --long split'
-    assert plain(predicted[0]) == plain(next(whole.predict(parts[:1])))
-    assert plain(predicted[0]) != plain(next(whole.predict([text])))
+    np.testing.assert_allclose(plain(predicted[0]), plain(next(whole.predict(parts[:1]))), rtol=1e-6)
+    assert not np.allclose(plain(predicted[0]), plain(next(whole.predict([text]))), rtol=1e-4)
     (one, other) = split.predict([text, 'a'])
     wanted = np.mean([np.log(plain(part)) for part in predicted[2:]], axis=0)
     wanted = np.exp(wanted) / np.exp(wanted).sum()  # of the mean of the scores
