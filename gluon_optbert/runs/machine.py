@@ -94,6 +94,7 @@ def cpu_flags() -> str:
     return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
 
 
+KERNELS = {'OPENBLAS_CORETYPE': 'Haswell'}  # what MXNet's OpenBLAS reads while it is loaded
 AMX = {'DNNL_MAX_CPU_ISA': 'AVX512_CORE_AMX'}  # what oneDNN 2.4, within MXNet, reads at its first operator
 # From Linux's arch/x86/include/uapi/asm/prctl.h and Documentation/arch/x86/xstate.rst.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
@@ -235,6 +236,10 @@ def load_mxnet() -> None:
 
     oneDNN reads `AMX` at its first operator. So one runs here where this process may use AMX, lest a child
     inherits what it may not use. Tiles change products in bfloat16 alone, by their rounding.
+
+    The OpenBLAS of MXNet 1.9.1, which multiplies within attention, takes its kernels for SSE3 (Prescott) on
+    processors that came after it. Those for AVX2 are asked for wherever they run. NumPy has an OpenBLAS of
+    its own, which knows these processors, and is loaded first.
     """
     if 'mxnet' in sys.modules:
         if 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
@@ -246,10 +251,13 @@ def load_mxnet() -> None:
             )
         return
     wanted, tiles = settings(), amx_is_granted()
-    if tiles:
-        wanted.update({name: value for name, value in AMX.items() if name not in os.environ})
     os.environ.update(wanted)
     try:
+        importlib.import_module('numpy')
+        kernels = KERNELS if {'avx2', 'fma'} <= set(cpu_flags().split()) else {}
+        for name, value in {**kernels, **(AMX if tiles else {})}.items():
+            if name not in os.environ:
+                wanted[name] = os.environ[name] = value
         mx = importlib.import_module('mxnet')
         if tiles:
             mx.nd.softmax(mx.nd.zeros((1, 1))).wait_to_read()
