@@ -237,9 +237,9 @@ def load_mxnet() -> None:
     oneDNN reads `AMX` at its first operator. So one runs here where this process may use AMX, lest a child
     inherits what it may not use. Tiles change products in bfloat16 alone, by their rounding.
 
-    The OpenBLAS of MXNet 1.9.1, which multiplies within attention, takes its kernels for SSE3 (Prescott) on
-    processors that came after it. Those for AVX2 are asked for wherever they run. NumPy has an OpenBLAS of
-    its own, which knows these processors, and is loaded first.
+    The OpenBLAS of MXNet 1.9.1, which multiplies within attention, took its kernels for SSE3 (Prescott) on an
+    Intel Xeon with AMX, which it does not know. Those for AVX2 are asked for wherever they run. NumPy has an
+    OpenBLAS of its own, which knows that processor, and is loaded first.
     """
     if 'mxnet' in sys.modules:
         if 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
