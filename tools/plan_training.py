@@ -106,6 +106,11 @@ def count_shards(directory: Path) -> dict[str, Any]:
     """What a directory of shards holds, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
     shard_recipe = manifest.recipe
+    missing = [name for name in ('input', 'layout', 'dupe_factor') if name not in shard_recipe]
+    if missing:
+        raise ValueError(
+            f'{directory}: its manifest does not say {", ".join(missing)}, so its text is not known'
+        )
     words = sum(
         len(line.split())
         for path in list_files(map(Path, shard_recipe['input']))

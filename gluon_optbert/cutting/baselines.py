@@ -89,9 +89,9 @@ def select_layers(architecture: Architecture, cost: CostModel, target: float, *,
     none.
     """
     whole, layers = keep_all(architecture, cost), len(architecture.layers)
-    counts = range(layers, 0, -1)
+    counts = range(layers, min(layers, 1) - 1, -1)
     some = (dataclasses.replace(whole, layers=tuple(layers_to_keep(layers, n, drop))) for n in counts)
-    return _first_within(target, some, architecture, cost, 'dropping layers: one layer leaves')
+    return _first_within(target, some, architecture, cost, 'dropping layers: the fewest leave')
 
 
 def select_blocks(architecture: Architecture, cost: CostModel, target: float) -> Selection:

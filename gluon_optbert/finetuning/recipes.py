@@ -21,6 +21,7 @@ from ..runs.machine import ORIGIN
 from ..runs.recipe import option
 from ..tasks.examples import (
     Examples,
+    check_submission,
     decided,
     majority_scores,
     own_task,
@@ -118,7 +119,7 @@ def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """The recipe's task, made ready for a network; ValueError or FileNotFoundError if files are missing or
     not as they should be, no row is left to train on, too few are to measure on, the network has too few
-    positions, or a submission has the name of a file of a model directory.
+    positions, or a submission has the name of a file of a model directory or cannot hold a label.
     """
     task = recipe.known_task(saved)
     taken = [name for name in task.test if name in _OF_A_MODEL]
@@ -159,6 +160,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     )
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
+    if test:
+        check_submission(task)
     try:
         majority = majority_scores(task, heldout)
     except ValueError as error:  # too few rows for a correlation

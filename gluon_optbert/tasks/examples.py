@@ -374,6 +374,17 @@ def decided(head: Head, scores: Any) -> Any:
     return scores[:, 0] if head.kind == 'regression' else scores.argmax(axis=1)
 
 
+def check_submission(task: Task) -> None:
+    """ValueError if a label of the task holds a character that ends a label in a submission."""
+    apart = '\t\r\n' + {'multi_label': ',;|', 'token_classification': ' '}.get(task.head.kind, '')
+    for label in task.head.labels:
+        if set(label) & set(apart):
+            raise ValueError(
+                f'{task.name}: a submission cannot hold the label {label!r:.60}, of which a character ends a '
+                f'label there; rename it, or take {" and ".join(task.test.values())} away'
+            )
+
+
 def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
     """The file that GLUE's leaderboard takes for a test set, from scores of the shape (rows, outputs)."""
     predictions: Sequence[Any] = decided(task.head, scores)

@@ -112,6 +112,9 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     directory = write_shards(tmp_path / 'shards')
     (tmp_path / 'text.txt').write_text('one two three\nfour\n\nfive six\n')
     manifest = json.loads((directory / 'manifest.json').read_text())
+    assert 'does not say input, layout, dupe_factor' in refused(
+        'tools/plan_training.py', '--measure', directory
+    )
     manifest['recipe'] = {'input': [str(tmp_path / 'text.txt')], 'layout': 'sentences', 'dupe_factor': 3}
     seal(directory / 'manifest.json', manifest)
     succeed('tools/plan_training.py', '--measure', directory, '--measured', tmp_path / 'counts.json')

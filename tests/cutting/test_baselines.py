@@ -1,5 +1,6 @@
 """What optBERT is compared with: the same budget, spent in other ways."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -76,8 +77,10 @@ def test_later_rounds_spread_over_what_the_earlier_ones_left():
 def test_targets_out_of_reach_are_refused():
     with pytest.raises(ValueError, match='cannot be reached by pruning f uniformly'):
         select_uniform(random_scores(network(), 0), network(), COST, 1.0, prune='f')
-    with pytest.raises(ValueError, match='by dropping layers: one layer leaves'):
+    with pytest.raises(ValueError, match='by dropping layers: the fewest leave'):
         select_layers(network(), COST, 1.0, drop='first')
+    with pytest.raises(ValueError, match='by dropping layers: the fewest leave'):
+        select_layers(dataclasses.replace(network(), layers=()), COST, 1.0, drop='first')
     with pytest.raises(ValueError, match='by dropping intermediate blocks: without any'):
         select_blocks(bert_base(), COST, 1.0)
 

@@ -1,6 +1,7 @@
 """The rows of a task's files: the official layout is read as it is, with its oddities."""
 
 import csv
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -11,7 +12,9 @@ from helpers.examples import examples
 from helpers.questions import write
 from hypothesis import given, strategies as st
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.tasks.examples import (
+    check_submission,
     head_of_table,
     majority_scores,
     read_examples,
@@ -265,3 +268,21 @@ def test_submission_has_the_labels_of_the_task():
     wanted = b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
     assert submission(find_task('MNLI'), ('0', '1'), scores) == wanted
     assert submission(find_task('STS-B'), ('4',), np.array([[2.34567]])) == b'index\tprediction\n4\t2.346\n'
+
+
+@pytest.mark.parametrize(
+    'head',
+    [
+        Head('classification', ('a', 'b\nc')),
+        Head('multi_label', ('a', 'b, c')),
+        Head('token_classification', ('O', 'a place')),
+    ],
+)
+def test_submission_that_would_split_a_label_is_refused(head):
+    task = dataclasses.replace(find_task('SST-2'), head=head)
+    with pytest.raises(ValueError, match='a submission cannot hold the label .*test.tsv away'):
+        check_submission(task)
+
+
+def test_submission_holds_labels_with_spaces_and_commas():
+    check_submission(dataclasses.replace(find_task('SST-2'), head=Head('classification', ('a b', 'c, d'))))
