@@ -20,6 +20,7 @@ from typing import Any
 from measured import ROOT, Measured, parsed, write
 from pydantic import PositiveInt
 
+from gluon_optbert.network.settings import TRAINING_PRECISIONS
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
@@ -35,6 +36,7 @@ class ScalingRecipe(Measured):
         'workers x threads of each; the first is what the others are compared with', ('1x2', '2x1', '4x1')
     )
     batch_size: PositiveInt = option('sequences a step, over all workers', 256)
+    precision: str = option('of the matrix products', 'float32', choices=TRAINING_PRECISIONS)
     interval: PositiveInt = option('steps of an interval', 1)
     intervals: PositiveInt = option('timed intervals of a run, after one that is not', 3)
     repeats: PositiveInt = option('runs of each configuration, taken in turn', 3)
@@ -48,6 +50,7 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> list[float
         'shards': recipe.shards,
         'output': place,
         'batch-size': recipe.batch_size,
+        'precision': recipe.precision,
         'steps': recipe.interval * (1 + recipe.intervals),
         'log-every': recipe.interval,
         'evaluate-every': 0,
