@@ -161,7 +161,7 @@ def main(argv=None):
         positional='deployments',
         example='python benchmarks/latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
     )
-    onnx = len(recipe.engines) > 1 or any(PEERS[peer].environment == 'onnx' for peer in recipe.against)
+    onnx = recipe.engines != ('mxnet',) or any(PEERS[peer].environment == 'onnx' for peer in recipe.against)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         place, load = Path(folder), load_average()
         directories = [

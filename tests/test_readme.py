@@ -4,6 +4,7 @@ import json
 import shlex
 import textwrap
 
+import numpy as np
 from helpers.checkpoints import HEADS, named, write_hugging_face
 from helpers.commands import succeed
 from helpers.documents import blocks, code_of, text_of
@@ -12,6 +13,7 @@ from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters
 from plot_tasks import score_of
 from points import read_points
+from sentence_scores import apart, score_of as search_score
 
 from gluon_optbert.runs.progress import paired_error
 
@@ -66,6 +68,37 @@ def test_the_table_says_what_the_results_say():
         first, *cuts = pruned(task, 'uniform')
         losses = [f'{lost(one, first)[0]:.1f}' for one in cuts]
         assert f'{losses[0]}, {losses[1]} and {losses[2]}' in ' '.join(text_of(README).split())
+
+
+ENCODERS = {
+    'squad': 'questions for paragraphs, nDCG@10 × 100',
+    'wiki': 'titles for articles',
+    'squad in the parent': 'questions, in the index of the whole network',
+    'wiki in the parent': 'titles, in the index of the whole network',
+}
+
+
+def test_the_table_of_sentence_encoders_says_what_their_results_say():
+    place = ROOT / 'results' / 'encoders'
+    scores = json.loads((place / 'scores.json').read_text(encoding='utf-8'))
+    timed = json.loads((place / 'times_long.json').read_text(encoding='utf-8'))['networks']
+    whole, nothing = scores['parent'], np.empty(0)
+    lines = [line.strip('| ').split(' | ') for line in text_of(README).splitlines() if line.startswith('| ')]
+
+    def cell(name, way, seed):
+        one = scores[f'long-{way}-2-1300-{seed}']
+        gained, error = apart(one, whole, name, nothing)
+        changed = f'{gained:.1f}'.replace('-', '−').replace('−0.0', '0.0')
+        return f'{search_score(one, name, nothing):.1f} ({changed}, {error:.1f})'
+
+    for name, label in ENCODERS.items():
+        (cells,) = [line[1:] for line in lines if line[0] == label]
+        wanted = [', '.join(cell(name, way, seed) for seed in (1, 2)) for way in ('alpha', 'layers')]
+        assert cells == [f'{search_score(whole, name.split()[0], nothing):.1f}', *wanted]
+    (cells,) = [line[1:] for line in lines if line[0] == 'times as fast as the whole']
+    took = [one['shapes']['8x128']['median_ms'] for one in timed if one['engine'] == 'onnxruntime']
+    first, second, layers = (f'{took[0] / one:.1f}' for one in took[1:])
+    assert cells == ['1.0', f'{first}, {second}', layers]
 
 
 FEW = {  # what makes the commands of the block short, beside one round instead of four
