@@ -53,7 +53,7 @@ def tokens_wanted(model: SavedModel, per_input: int) -> int:
     """Number of tokens that reconstructing a cut network reads: some for each input of its widest product."""
     architecture = model.architecture
     inputs = [max(dims.a * dims.v, dims.f) for dims in architecture.layers]
-    return per_input * max(architecture.h, *inputs)
+    return per_input * max([architecture.h, *inputs])
 
 
 def head_moments(model: SavedModel, batches: Sequence[Batch], workers: Workers) -> dict[str, np.ndarray]:

@@ -112,19 +112,19 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     directory = write_shards(tmp_path / 'shards')
     (tmp_path / 'text.txt').write_text('one two three\nfour\n\nfive six\n')
     manifest = json.loads((directory / 'manifest.json').read_text())
-    assert 'does not say input, layout, dupe_factor' in refused(
-        'tools/plan_training.py', '--measure', directory
-    )
+    counts = '--measured', tmp_path / 'counts.json'
+    said = refused('tools/plan_training.py', '--measure', directory, *counts)
+    assert 'does not say input, layout, dupe_factor' in said
     manifest['recipe'] = {'input': [str(tmp_path / 'text.txt')], 'layout': 'sentences', 'dupe_factor': 3}
     seal(directory / 'manifest.json', manifest)
-    succeed('tools/plan_training.py', '--measure', directory, '--measured', tmp_path / 'counts.json')
+    succeed('tools/plan_training.py', '--measure', directory, *counts)
     counted = json.loads((tmp_path / 'counts.json').read_text())['shards'][0]
     assert (counted['words'], counted['instances'], counted['dupe_factor']) == (6, 80, 3)
     assert (
         counted['bytes'] == sum(path.stat().st_size for path in directory.glob('*.npz'))
         and 80 * 8 <= counted['tokens'] <= 80 * 16
     )
-    words = ['l2_h16_a2', '--measured', tmp_path / 'counts.json', '--gpus', '2']
+    words = ['l2_h16_a2', *counts, '--gpus', '2']
     assert '| 2 | 128 | 128 | 1 |' in succeed('tools/plan_training.py', *words)
 
 

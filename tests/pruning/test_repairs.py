@@ -31,7 +31,7 @@ from gluon_optbert.network.saved_model import SavedModel, read_model, write_mode
 from gluon_optbert.pruning import algorithm, run
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
-from gluon_optbert.pruning.repairs import reconstruct, rotated
+from gluon_optbert.pruning.repairs import reconstruct, rotated, tokens_wanted
 from gluon_optbert.runs.progress import CUT, Progress
 from gluon_optbert.training.distillation import OF_STATES
 from gluon_optbert.training.distributed import Workers
@@ -41,6 +41,13 @@ WORKERS = Workers()
 
 def saved(architecture, seed=0):
     return SavedModel(architecture, random_parameters(architecture, seed), None)
+
+
+def test_a_fit_wants_tokens_for_its_widest_product():
+    one = network()
+    widest = max(max(dims.a * dims.v, dims.f) for dims in one.layers)
+    assert tokens_wanted(saved(one), 10) == 10 * max(one.h, widest)
+    assert tokens_wanted(saved(dataclasses.replace(one, layers=())), 10) == 10 * one.h
 
 
 def cut_by(whole, selection, parameters=None):
