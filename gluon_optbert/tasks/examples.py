@@ -376,9 +376,10 @@ def decided(head: Head, scores: Any) -> Any:
 
 def check_submission(task: Task) -> None:
     """ValueError if a label of the task holds a character that ends a label in a submission."""
-    apart = '\t\r\n' + {'multi_label': ',;|', 'token_classification': ' '}.get(task.head.kind, '')
+    read = {'multi_label': several_labels, 'token_classification': lambda label: label.split(' ')}
+    read_back = read.get(task.head.kind, lambda label: [label])
     for label in task.head.labels:
-        if set(label) & set(apart):
+        if set(label) & set('\t\r\n') or read_back(label) != [label]:
             raise ValueError(
                 f'{task.name}: a submission cannot hold the label {label!r:.60}, of which a character ends a '
                 f'label there; rename it, or take {" and ".join(task.test.values())} away'
