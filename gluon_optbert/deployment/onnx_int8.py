@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from onnx import TensorProto
 
-from ..architecture.architecture import Architecture
 from ..network.inputs import TOKEN_INPUTS
 from ..network.running import feed_of, run
 from ..network.saved_model import SavedModel
@@ -34,7 +33,6 @@ _LARGEST = 127  # of int8 weights; -128 is not used, so that they are symmetric
 _FLOOR = 1e-5  # of the largest: a unit or a weight that is nearly zero does not decide about factors
 _SCORED = ('proj_query', 'proj_key')
 _BINS = 8001  # of a histogram, odd, as MXNet's entropy calibration wants it
-Batches = Iterator[list[tuple[str, np.ndarray]]]
 
 
 # Ranges
@@ -42,21 +40,13 @@ Batches = Iterator[list[tuple[str, np.ndarray]]]
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Ranges of the values of a network, measured on text for an int8 file.
+    """Ranges of the values of a network, measured on text for an int8 file, by the name of the product."""
 
-    Parameters
-    ----------
-    inputs : mapping of product name to (float, float)
-        Of every product in eight bits: the ends of its input's values, once they are multiplied by `factors`.
-    outputs : mapping of product name to float
-        Of queries and keys: the largest magnitude.
-    factors : mapping of product name to np.ndarray, shape (units,)
-        What the units of a product's input are multiplied by; its weight is divided by it. Only for products
-        that read the output of a LayerNorm.
-    """
-
+    # Of all in eight bits: the ends of the values that go in, once they are multiplied by the factors.
     inputs: Mapping[str, tuple[float, float]]
-    outputs: Mapping[str, float]
+    outputs: Mapping[str, float]  # of queries and keys: the largest magnitude
+    # What the units that go in are multiplied by, shape (units,), and the weight is divided by; only where
+    # they come from a LayerNorm.
     factors: Mapping[str, np.ndarray]
 
 
@@ -67,18 +57,9 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
     the others away. Their sizes are therefore evened out, as in SmoothQuant (Xiao et al., 2022, equation 4,
     with 1/2 for its alpha).
 
-    Parameters
-    ----------
-    saved : SavedModel
-        Without gates.
-    method : str
-        One of `METHODS`. ``naive``: the smallest and largest value. ``entropy``: a range inside it, with the
-        least divergence of what eight bits make of the values' distribution.
-
-    Raises
-    ------
-    ValueError
-        If there is no text, no product to quantise, or a value is not finite.
+    The model is without gates. The method ``naive`` takes the smallest and the largest value, ``entropy`` a
+    range inside it, with the least divergence of what eight bits make of the values' distribution. ValueError
+    if there is no text, no product to quantise, or a value is not finite.
     """
     symbol = inference_symbol(saved.architecture, kind, saved.head, precision='plain')
     arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
@@ -92,14 +73,19 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
     watched = list(dict.fromkeys([*sources.values(), *scored.values()]))
     factors: dict[str, np.ndarray] = {}
     steps = len(feeds) if method == 'naive' else 2 * len(feeds) + len(watched)
+    internals, inputs = symbol.get_internals(), [mx.sym.var(name, dtype='float32') for name in TOKEN_INPUTS]
+    block = mx.gluon.SymbolBlock(mx.sym.Group([internals[name] for name in watched]), inputs)
+    for name, parameter in block.collect_params().items():
+        parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
     with doing('calibrating', steps) as display:
 
-        def batches() -> Batches:
-            for values in _watched(symbol, watched, arrays, feeds):
-                yield [(name, one * factors[name] if name in factors else one) for name, one in values]
+        def measured() -> Iterator[tuple[str, np.ndarray]]:
+            for feed in feeds:
+                for name, values in zip(watched, run(block, feed, TOKEN_INPUTS)):
+                    yield name, values * factors[name] if name in factors else values
                 display.advance()
 
-        units = _unit_ranges(batches())
+        units = _unit_ranges(measured())
         for source in normed:
             weights = [arrays[name + '.weight'] for name, read in sources.items() if read == source]
             factors[source] = _factors(units[source], weights)
@@ -110,9 +96,8 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
         if method == 'entropy':
             largest = {name: max(-low, high, 1e-8) for name, (low, high) in ends.items()}
             counts = {name: np.zeros(_BINS, dtype=np.int64) for name in largest}
-            for batch in batches():
-                for name, values in batch:
-                    counts[name] += np.histogram(values, _BINS, (-largest[name], largest[name]))[0]
+            for name, values in measured():
+                counts[name] += np.histogram(values, _BINS, (-largest[name], largest[name]))[0]
             for name, (low, high) in ends.items():
                 threshold = _least_divergence(counts[name], largest[name])
                 ends[name] = max(low, -threshold), min(high, threshold)
@@ -137,33 +122,15 @@ def _sources(symbol: mx.sym.Symbol, table: Mapping[str, Any]) -> tuple[dict[str,
     return sources, list(normed)
 
 
-def _watched(
-    symbol: mx.sym.Symbol,
-    outputs: Sequence[str],
-    arrays: Mapping[str, np.ndarray],
-    feeds: Sequence[Mapping[str, Any]],
-) -> Batches:
-    """The values of internal outputs of a network, for every batch of text."""
-    internals = symbol.get_internals()
-    watched = mx.sym.Group([internals[name] for name in outputs])
-    inputs = [name for name in watched.list_inputs() if name in feeds[0]]
-    block = mx.gluon.SymbolBlock(watched, [mx.sym.var(name, dtype='float32') for name in inputs])
-    for name, parameter in block.collect_params().items():
-        parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
-    for feed in feeds:
-        yield list(zip(outputs, run(block, feed, inputs)))
-
-
-def _unit_ranges(batches: Batches) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _unit_ranges(measured: Iterable[tuple[str, np.ndarray]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The smallest and largest value of every unit over all batches; ValueError if one is not finite."""
     ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for batch in batches:
-        for name, values in batch:
-            values = values.reshape(-1, values.shape[-1])
-            low, high = values.min(axis=0), values.max(axis=0)
-            if name in ranges:
-                low, high = np.minimum(ranges[name][0], low), np.maximum(ranges[name][1], high)
-            ranges[name] = low, high
+    for name, values in measured:
+        values = values.reshape(-1, values.shape[-1])
+        low, high = values.min(axis=0), values.max(axis=0)
+        if name in ranges:
+            low, high = np.minimum(ranges[name][0], low), np.maximum(ranges[name][1], high)
+        ranges[name] = low, high
     wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
     if wrong:
         raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
@@ -205,20 +172,17 @@ def scale_and_zero(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Int8Graph(Graph):
-    """A graph in which the products that have `ranges` have int8 weights; `int8_product` writes them."""
+    """A graph in which the products that have `ranges` have int8 weights; a subclass's `int8_product` writes
+    them.
+    """
 
-    def __init__(
-        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, ranges: Ranges
-    ):
-        super().__init__(architecture, arrays, names)
+    def __init__(self, *described: Any, ranges: Ranges):
+        super().__init__(*described)
         self.ranges = ranges
         self.rounded_inputs: dict[str, Any] = {}  # query, key and value share theirs
 
     def product(self, data: str, name: str) -> str:
         return self.int8_product(data, name) if name in self.ranges.inputs else super().product(data, name)
-
-    def int8_product(self, data: str, name: str) -> str:
-        raise NotImplementedError
 
     def int8_weight(self, name: str, factors: np.ndarray | None = None) -> tuple[str, str, str]:
         """The weight of a product, its scales and its zero points, which are 0; `factors` of its inputs are
@@ -284,5 +248,5 @@ def onnx_in(precision: str, saved: SavedModel, kind: str, names: str, ranges: Ra
     if precision == 'float32':
         graph = Graph(*described)
     else:
-        graph = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}[precision](*described, ranges)
+        graph = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}[precision](*described, ranges=ranges)
     return onnx_model(graph, kind, saved.head)
