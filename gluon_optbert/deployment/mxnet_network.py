@@ -11,6 +11,7 @@ does MXNet read them."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -80,12 +81,7 @@ class _Network:
     def __init__(self, architecture: Architecture, precision: str):
         self._architecture = architecture
         self._bfloat16, self._float32 = precision == 'bfloat16', precision == 'float32'
-        self._variables: dict[str, mx.sym.Symbol] = {}
-
-    def _var(self, name: str) -> mx.sym.Symbol:
-        if name not in self._variables:
-            self._variables[name] = F.var(name)
-        return self._variables[name]
+        self._var = functools.cache(F.var)
 
     def _low(self, data):
         return F.amp_cast(data, dtype=BFLOAT16) if self._bfloat16 else data
@@ -183,14 +179,10 @@ def inference_symbol(
 ) -> mx.sym.Symbol:
     """The network of an export; the same arguments give the same nodes with the same names.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`. ``encoder`` gives the encoded tokens and the pooled output, ``pretraining`` the scores
-        of pre-training as well, ``task`` the scores of `head`.
-    precision : str
-        ``float32``; ``bfloat16`` for the encoder's matrix products, all else stays float32; ``plain`` for
-        float32 with the network's own widths and one operator for every product, which int8 is measured on.
+    The kind ``encoder`` gives the encoded tokens and the pooled output, ``pretraining`` the scores of
+    pre-training as well, ``task`` the scores of `head`. The precision is ``float32``; ``bfloat16`` for the
+    encoder's matrix products, all else stays float32; or ``plain`` for float32 with the network's own widths
+    and one operator for every product, which int8 is measured on.
     """
     with mx.name.NameManager():  # counts operators from zero
         inputs = {name: F.var(name, dtype='float32') for name in inputs_of(kind)}
@@ -294,7 +286,7 @@ def read_deployment(directory: Path) -> Deployment:
     are those of `read_description` and `check_network`.
     """
     deployment = read_description(directory, needs=NETWORK_FILES)
-    check_network(Path(directory), deployment)
+    check_network(directory, deployment)
     return deployment
 
 

@@ -10,6 +10,7 @@ the operators here, and needs equal widths of keys and values."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,13 @@ OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 suppo
 class Graph:
     """The nodes and constants of a graph; most methods add nodes and return a tensor's name.
 
-    Tensors are batch-major, (batch, length, units).
-
-    Parameters
-    ----------
-    arrays : mapping of name to np.ndarray
-        As `inference_parameters` gives them.
-    names : str
-        Of the inputs and outputs, one of `description.NAMES`.
+    Tensors are batch-major, (batch, length, units). The arrays are those of `inference_parameters`, and the
+    inputs and outputs have one of `description.NAMES`.
     """
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str):
         self.architecture, self.arrays, self.names = architecture, arrays, names
-        self._gluon, self._valid = names == 'gluon', ''
+        self._gluon = names == 'gluon'
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
 
@@ -124,21 +119,19 @@ class Graph:
         stream = self.norm(self.node('Add', self.node('Add', words, types), positions), 'encoder.layer_norm')
         return stream if self.architecture.e is None else self.dense(stream, 'encoder.embed_proj')
 
+    @functools.cached_property
     def valid(self) -> str:
         """Whether a token comes before the padding, shape (batch, length)."""
-        if self._valid:
-            return self._valid
         length = self.node('Gather', self.node('Shape', 'input_ids'), self.constant(1, np.int64))
         steps = self.node('Range', self.constant(0, np.int64), length, self.constant(1, np.int64))
-        self._valid = self.node('Less', steps, self.node('Unsqueeze', 'valid_length', self.integers(1)))
-        return self._valid
+        return self.node('Less', steps, self.node('Unsqueeze', 'valid_length', self.integers(1)))
 
     def mask(self) -> str:
         """Mask that is added to the scores of attention, shape (batch, 1, 1, length): 0, or a large negative
         number at padding.
         """
         if self._gluon:
-            mask = self.node('Where', self.valid(), self.constant(0), self.constant(MASKED_SCORE))
+            mask = self.node('Where', self.valid, self.constant(0), self.constant(MASKED_SCORE))
             return self.node('Unsqueeze', mask, self.integers(1, 2))
         mask = self.node('Unsqueeze', 'attention_mask', self.integers(1))
         mask = self.node('Cast', self.node('Unsqueeze', mask, self.integers(2)), to=TensorProto.FLOAT)
@@ -181,7 +174,7 @@ class Graph:
         """The heads on the encoder, and the outputs."""
         named = {name: name if self._gluon else theirs for name, theirs in TRANSFORMERS_OUTPUTS.items()}
         if self._gluon:
-            padded = self.node('Unsqueeze', self.valid(), self.integers(2))
+            padded = self.node('Unsqueeze', self.valid, self.integers(2))
             stream = self.node('Where', padded, stream, self.constant(0), output='encoded')
         if kind == MASKED_LM:
             self.decode(stream, 'logits')
@@ -212,12 +205,8 @@ class Graph:
 def onnx_model(graph: Graph, kind: str, head: Head) -> onnx.ModelProto:
     """The network in ONNX, for any batch and length; ids are int64.
 
-    Parameters
-    ----------
-    graph : Graph
-        Without nodes; its class decides how products are written.
-    kind : str
-        One of `description.KINDS`, or `description.MASKED_LM`.
+    The graph has no nodes yet, and its class decides how products are written. The kind is one of
+    `description.KINDS`, or `description.MASKED_LM`.
     """
     architecture, names = graph.architecture, graph.names
     shapes = onnx_outputs(kind, head, names)
