@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..architecture.architecture import Architecture, described_html
-from ..architecture.heads import Head
 from ..network.embedding import embedded
 from ..network.inputs import TOKEN_INPUTS
 from ..runs.display import number_of
@@ -108,7 +107,7 @@ class Encoder:
         if length < SHORTEST:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         self._head, self._reading = deployment.head, deployment.reading
-        self._pairs = deployment.architecture.token_types > 1
+        self.pairs = deployment.architecture.token_types > 1
         self.max_length = deployment.text_length or deployment.head.embedding.length(length)  # of texts
         split = deployment.long == 'split'
         self._read = make_reader(vocabulary, max_length=self.max_length, split=split)
@@ -121,24 +120,28 @@ class Encoder:
 
         ValueError if an instance has another number of texts than the task.
         """
-        for instance in instances:
-            check_texts(instance, self._head)
-            if instance.second is not None and not self._pairs:
-                raise ValueError(
-                    f'{instance.source or "pair"}: two texts, and the network has one token type, so that it '
-                    f'cannot tell them apart: {instance.first!r:.60} and {instance.second!r:.60}'
-                )
         if self._reading is not None:
-            return self.windows(questions_of(instances)).features
+            return self.windows(instances)[1].features
+        self._check(instances)
         if self._head.kind == 'token_classification':
             return self._tag([[word for word, _, _ in words_of(instance)] for instance in instances])
         texts = [(instance.first, instance.second) for instance in instances]
         return self._read([pair[:1] if pair[1] is None else pair for pair in texts])
 
-    def windows(self, questions: Sequence[Question]) -> Windows:
-        """The windows of questions."""
-        assert self._reading is not None
-        return make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
+    def windows(self, instances: Sequence[Instance]) -> tuple[list[Question], Windows]:
+        """Instances as questions, and their windows; ValueError as of `features`."""
+        self._check(instances)
+        questions = [Question(str(i), one.first, str(one.second), ()) for i, one in enumerate(instances)]
+        return questions, make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
+
+    def _check(self, instances: Sequence[Instance]) -> None:
+        for instance in instances:
+            check_texts(instance, self._head)
+            if instance.second is not None and not self.pairs:
+                raise ValueError(
+                    f'{instance.source or "pair"}: two texts, and the network has one token type, so that it '
+                    f'cannot tell them apart: {instance.first!r:.60} and {instance.second!r:.60}'
+                )
 
 
 def words_of(instance: Instance) -> list[tuple[str, int, int]]:
@@ -147,13 +150,6 @@ def words_of(instance: Instance) -> list[tuple[str, int, int]]:
         return [(instance.first[first:end], first, end) for first, end in split_words(instance.first)]
     ends = np.cumsum([len(word) + 1 for word in instance.words]) - 1
     return [(word, int(end) - len(word), int(end)) for word, end in zip(instance.words, ends)]
-
-
-def questions_of(instances: Sequence[Instance]) -> list[Question]:
-    """Instances as questions; raises ValueError if one has no context."""
-    for instance in instances:
-        check_texts(instance, Head('question_answering'))
-    return [Question(str(i), one.first, str(one.second), ()) for i, one in enumerate(instances)]
 
 
 def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> None:
@@ -212,12 +208,10 @@ class Predictor:
     Attributes
     ----------
     head : Head
-        The task.
     engine : Engine
         What computes, with its ``name``, ``version`` and ``precision``.
-    choice : ThreadChoice
+    threads, choice : int, ThreadChoice
         How many threads it has, and why.
-    threads : int
     pairs : bool
         Whether the network can tell two texts apart: it has two token types.
     max_length : int
@@ -303,7 +297,7 @@ class Predictor:
         self.long = deployment.long if self.head.pooled else 'split'
         self.texts = self.cut = 0
         self.problem: str | None = None
-        self.pairs = deployment.architecture.token_types > 1
+        self.pairs = self._encoder.pairs
 
     def __repr__(self) -> str:
         deployment = self._deployment
@@ -428,10 +422,8 @@ class Predictor:
         ----------
         instances : iterable of str, of (str, str) or of Instance
             Sentences, pairs, or questions with their contexts; read as they are needed.
-        batch_size : int
-            Sequences of a forward pass.
-        ahead : int
-            Batches of instances that are read at once and sorted by length.
+        batch_size, ahead : int
+            Sequences of a forward pass, and how many such batches are read at once and sorted by length.
 
         Raises
         ------
@@ -452,8 +444,7 @@ class Predictor:
     ) -> Iterator[Prediction]:
         while some := list(itertools.islice(instances, batch_size * ahead)):
             if self._reading is not None:
-                questions = questions_of(some)
-                windows = self._encoder.windows(questions)
+                questions, windows = self._encoder.windows(some)
                 scores = self._scores(windows.features, batch_size)
                 best, nulls = best_answers(questions, windows, scores, self._reading)
                 for pair in zip(best, nulls):
@@ -510,8 +501,6 @@ class Predictor:
 
 def _shares(scores: np.ndarray) -> np.ndarray:
     """Probabilities of scores along the last axis."""
-    if not scores.size:
-        return scores
     powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
