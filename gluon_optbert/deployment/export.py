@@ -30,7 +30,6 @@ from ..tasks.squad import Reading
 from ..tasks.task import known_head
 from .description import (
     DYNAMIC,
-    KINDS,
     MASKED_LM,
     NAMES,
     ONNX,
@@ -90,16 +89,10 @@ def check_calibration(precision: str, calibration: Sequence[Instance], method: s
 
 
 def kind_of(saved: SavedModel, computes: str | None = None) -> str:
-    """The kind of an export: ``task`` for a model with a task, else `computes` or ``encoder``.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot compute `computes`.
+    """The kind of an export: ``task`` for a model with a task, else `computes` or ``encoder``; ValueError if
+    the model cannot compute that.
     """
     able = ('task',) if saved.head.outputs else ('encoder', 'pretraining')
-    if computes is not None:
-        check_choice('head', computes, KINDS)
     if computes not in (None, *able):
         raise ValueError(
             f'a model with the head of {saved.head.kind} exports {" or ".join(able)}, not {computes!r}'
@@ -108,13 +101,8 @@ def kind_of(saved: SavedModel, computes: str | None = None) -> str:
 
 
 def untrained_parts(saved: SavedModel, kind: str) -> tuple[str, ...]:
-    """The parts of `PARTS` that an export of this kind computes though they are random; an encoder's pooler
-    may be.
-
-    Raises
-    ------
-    UntrainedHeads
-        If the scores of pre-training would be random.
+    """The parts of `PARTS` that an export of this kind computes though they are random: an encoder's pooler
+    may be; UntrainedHeads if the scores of pre-training would be.
     """
     untrained = () if saved.head.outputs else saved.progress.untrained or ()
     if kind == 'pretraining' and untrained:
@@ -128,12 +116,8 @@ def untrained_parts(saved: SavedModel, kind: str) -> tuple[str, ...]:
 def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> Deployment:
     """The description of an export, without what is measured.
 
-    Text is read as in fine-tuning: the recipe in the model directory says how.
-
-    Raises
-    ------
-    ValueError
-        If the recipe says something else than such a recipe.
+    Text is read as in fine-tuning, as the recipe in the model directory says; ValueError if it cannot be read
+    so.
     """
     answers = saved.head.kind == 'question_answering'
     positions = saved.architecture.max_length
@@ -152,17 +136,10 @@ def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> D
     )
 
 
-def network_of(saved: SavedModel, kind: str) -> OptBERTModel:
-    """The network in memory whose outputs are those of an export."""
-    whole = kind == 'pretraining'
-    return build(
-        saved.architecture,
-        saved.parameters,
-        trainable=False,
-        use_classifier=whole,
-        use_decoder=whole,
-        head=saved.head,
-    )
+def network_of(saved: SavedModel, kind: str, **gates: Any) -> OptBERTModel:
+    """The network in memory whose outputs are those of an export; it may have `gates`, as of `build`."""
+    heads = dict.fromkeys(('use_classifier', 'use_decoder'), kind == 'pretraining')
+    return build(saved.architecture, saved.parameters, trainable=False, head=saved.head, **heads, **gates)
 
 
 def relative_difference(outputs: np.ndarray, wanted: np.ndarray, *, least: float = 1e-30) -> float:
@@ -194,16 +171,8 @@ def output_differences(
     other_feeds: Iterable[Any] | None = None,
     kept: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, float]:
-    """The largest `output_difference` of every output between two blocks over some batches.
-
-    Parameters
-    ----------
-    feeds, other_feeds : iterable of batches
-        What `one` reads, and `other` if that is something else.
-    kind : str
-        What both compute, one of `KINDS`.
-    kept : mapping of output name to np.ndarray of int, optional
-        Where `other` has only some units of an output of `one`: which.
+    """The largest `output_difference` of every output between two blocks of a kind over some batches: `one`
+    reads `feeds`, and `other` the same or `other_feeds`; of an output in `kept` it has only these units.
     """
     kept, feeds, inputs = kept or {}, list(feeds), inputs_of(kind)
     worst = dict.fromkeys(outputs_of(kind, head), 0.0)
@@ -388,16 +357,13 @@ def export(
             deployment = dataclasses.replace(deployment, onnx=entries)
             measured |= differences
         if calibration or labelled:
-            engine = MXNet(loaded, deployment)
-            if precision == 'int8':
-                engine = _engine_of_onnx(staged, deployment)
-            predictors = Predictor.of(network, deployment), Predictor.by(engine, deployment)
-            reduced = precision != 'float32'
-            measured.update(
-                measured_on_texts(*predictors, calibration=calibration, labelled=labelled, reduced=reduced)
-            )
-            if predictors[1].cut_note:
-                LOG.warning('%s', predictors[1].cut_note)
+            int8 = precision == 'int8'
+            engine = _engine_of_onnx(staged, deployment) if int8 else MXNet(loaded, deployment)
+            whole, exported = Predictor.of(network, deployment), Predictor.by(engine, deployment)
+            texts = {'calibration': calibration, 'labelled': labelled}
+            measured |= measured_on_texts(whole, exported, **texts, reduced=precision != 'float32')
+            if exported.cut_note:
+                LOG.warning('%s', exported.cut_note)
         deployment = dataclasses.replace(deployment, measured=measured)
         lineage = lineage or lineage_of(saved)
         write_card(staged, deployment, format='mxnet', lineage=lineage, license=license)

@@ -23,7 +23,7 @@ from ..cutting.selection import Selection, keep_all, read_alphas, read_selection
 from ..cutting.shrink import fold, shrink
 from ..network.inputs import TOKEN_INPUTS
 from ..network.losses import PretrainingLoss
-from ..network.model import OptBERTModel, build
+from ..network.model import OptBERTModel
 from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import markdown_table, tracked
@@ -35,7 +35,7 @@ from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
 from .description import inputs_of, whole_kind
-from .export import TOLERANCE, NotEqual, export, most_of, output_differences, rounding_of
+from .export import TOLERANCE, NotEqual, export, most_of, network_of, output_differences, rounding_of
 from .mxnet_network import import_symbol
 from .trim_check import check_trimmed, is_trimmed
 
@@ -90,15 +90,15 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
     missing = [name for name in TOKEN_INPUTS if name not in arrays]
     if missing:
         raise ValueError(f'{sample}: has no {" and no ".join(missing)}')
-    values = [arrays[name][:limit] for name in TOKEN_INPUTS]
-    _check_count(recipe, len(values[0]), sample)
-    batches = []
-    for start in range(0, len(values[0]), size):
-        some = [value[start : start + size] for value in values]
-        weights, first = np.ones(len(some[0]), np.float32), np.zeros((len(some[0]), 1), np.float32)
-        more = {'instance_weights': weights, 'masked_positions': first}
-        batches.append(types.SimpleNamespace(**dict(zip(TOKEN_INPUTS, some)), **more))
-    return batches
+    values = {name: arrays[name][:limit] for name in TOKEN_INPUTS}
+    count = len(values['input_ids'])
+    _check_count(recipe, count, sample)
+    values['instance_weights'] = np.ones(count, np.float32)
+    values['masked_positions'] = np.zeros((count, 1), np.float32)
+    return [
+        types.SimpleNamespace(**{name: value[start : start + size] for name, value in values.items()})
+        for start in range(0, count, size)
+    ]
 
 
 def _check_count(recipe: VerifyRecipe, found: int, source: object) -> None:
@@ -116,10 +116,10 @@ def _check_count(recipe: VerifyRecipe, found: int, source: object) -> None:
 
 def _network(saved: SavedModel, alphas: Alphas | None = None, h_gate: str = 'stream') -> OptBERTModel:
     """A network, with gates if there are some."""
-    gates = {} if alphas is None else {'gated': True, 'h_gate': h_gate}
-    network = build(saved.architecture, saved.parameters, trainable=False, head=saved.head, **gates)
-    if alphas is not None:
-        _set_gates(network, alphas)
+    if alphas is None:
+        return network_of(saved, whole_kind(saved.head))
+    network = network_of(saved, whole_kind(saved.head), gated=True, h_gate=h_gate)
+    _set_gates(network, alphas)
     return network
 
 
@@ -230,12 +230,6 @@ def _measured(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in ('round', 'rounding')}
 
 
-def _is_equal(row: Mapping[str, Any]) -> bool:
-    """Whether no difference of a row is larger than rounding explains."""
-    rounding = row.get('rounding', {})
-    return all(value <= most_of(rounding.get(name, 0.0)) for name, value in _measured(row).items())
-
-
 def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
     """Check every finished round of a run on held-out batches, or a trimmed vocabulary on text.
 
@@ -267,7 +261,11 @@ def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
             raise ValueError(f'{recipe.run} is a model directory; give the run that it came out of')
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
     rows = [_row(recipe, number) for number in tracked(rounds, 'verifying', len(rounds), unit='round')]
-    if not all(map(_is_equal, rows)):
+    if not all(
+        value <= most_of(row.get('rounding', {}).get(name, 0.0))
+        for row in rows
+        for name, value in _measured(row).items()
+    ):
         raise NotEqual(
             f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation, and more than '
             f'rounding\n{table(rows)}'
@@ -287,7 +285,8 @@ def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> dict[str, float]:
 
 
 def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
-    """Distance of every stage of a run's rounds from the network before the cut, on held-out batches.
+    """Distance of every stage of a run's rounds from the network before the cut, on held-out batches; errors
+    are those of `verify`, but for NotEqual.
 
     Returns
     -------
@@ -297,11 +296,6 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         ``mlm_loss``, in nats per masked token. Where hidden units were cut, the row of the network before it
         has ``layer_norm_scales``: `network.running.layer_norm_scales`. Rows of networks before the cut have
         ``tokenizer`` where text is not read as by an imported checkpoint's own.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If the run directory is incomplete or was changed.
     """
     rows = []
     rounds = _rounds(recipe)

@@ -158,19 +158,15 @@ def test_text_that_is_not_where_the_run_says_is_refused_with_the_flag_that_helps
         verify(recipe_of(output))
 
 
-def test_more_batches_than_there_are_instances_for_are_refused(finished):
-    with pytest.raises(ValueError, match='held-out instances, too few for --batches 1000 of --batch-size 4'):
-        verify(VerifyRecipe(run=finished, batches=1000, batch_size=4))
-
-
-def test_what_is_no_run_is_refused(finished, tmp_path):
+def test_what_is_no_run_and_more_batches_than_it_has_instances_for_are_refused(finished, tmp_path):
     for path, message in (
         (tmp_path / 'nowhere', 'nowhere: no such directory'),
         (finished / 'round-1' / 'model', 'model is a model directory; give the run'),
         (tmp_path, 'no finished round to verify'),
+        (finished, 'held-out instances, too few for --batches 1000 of --batch-size 4'),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
-            verify(recipe_of(path))
+            verify(VerifyRecipe(run=path, batches=1000, batch_size=4))
 
 
 def test_gates_of_table_5_are_compared_with_the_network_that_they_are_folded_into(pruned, tmp_path):
