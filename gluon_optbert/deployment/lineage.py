@@ -14,7 +14,7 @@ from ..runs.files import parse_json, read_small, sha256
 from ..runs.machine import ORIGIN
 from ..runs.progress import RESULT, RESULT_FORMAT, HeldOut, Progress, TaskScores
 from ..runs.recipe import load_yaml
-from ..text.trimming import TRIM
+from ..text.trimming import read_trim_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +87,7 @@ def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
     it names the directory's seed, a pruning run if one of its rounds has the architecture. From fine-tuning,
     the lineage goes on with the network that it started from, if its parameters still have the checksum that
     the result states; from a trimmed vocabulary likewise with the network that had the whole one. What cannot
-    be read is left out.
-
-    Parameters
-    ----------
-    directory : Path, optional
-        The model directory, if the model was read from one.
+    be read is left out, and all that where the model was read from no directory.
     """
     progress: Progress = saved.progress
     own = saved.architecture.vocab_size
@@ -189,12 +184,14 @@ def _untrimmed(directory: Path | None, tokens: int) -> tuple[Path | None, int]:
     """The directory of the network with the whole vocabulary, if it is still there, and the number of its
     tokens; the directory itself, with `tokens`, if nothing was trimmed.
     """
-    record = _mapping(_read(directory / TRIM)) if directory is not None else {}
-    counts = record.get('tokens')
-    if not (isinstance(counts, list) and list(map(type, counts)) == [int, int] and counts[0] > tokens):
+    try:
+        record = None if directory is None else read_trim_record(directory)
+    except (OSError, ValueError):
+        record = None
+    if record is None or record.tokens[0] <= tokens:
         return directory, tokens
-    whole = _unchanged(_mapping(record.get('recipe')).get('model'), record.get('model_sha256'))
-    return _untrimmed(whole, counts[0])  # it may have been trimmed before
+    whole = _unchanged(record.recipe['model'], record.model_sha256)
+    return _untrimmed(whole, record.tokens[0])  # it may have been trimmed before
 
 
 def _pruning_of(directory: Path, architecture: Architecture) -> Pruning | None:

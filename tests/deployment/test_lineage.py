@@ -13,7 +13,7 @@ from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.runs.files import sha256
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.tokenizer import vocabulary_of
-from gluon_optbert.text.trimming import TRIM
+from gluon_optbert.text.trimming import TRIM, TrimRecord
 
 LEFT = vocabulary_of(vocabulary().idx_to_token[:-3])
 SCORES = {'dev/accuracy': 78.5, 'dev/f1': 80.0}
@@ -142,13 +142,14 @@ def test_damaged_files_are_left_out(tmp_path, pruned_run, content):
 def write_trimmed(directory, source, left=LEFT, **changes):
     """The network of a directory with fewer tokens, as tools/trim_vocabulary.py leaves it."""
     whole = read_model(source)
-    record = {
-        'recipe': {'model': str(source)},
+    values = {
         'model_sha256': sha256(source / 'model.params'),
-        'tokens': [len(whole.vocabulary), len(left)],
+        'tokens': (len(whole.vocabulary), len(left)),
         **changes,
     }
-    write_model(directory, trim(whole, left), extra={TRIM: json.dumps(record).encode()})
+    recipe = {'model': values.pop('model', str(source)), 'text': ['text']}
+    record = TrimRecord(recipe=recipe, parameters=(2, 1), splits={}, origin={}, **values)
+    write_model(directory, trim(whole, left), extra={TRIM: record.to_bytes()})
     return directory
 
 
@@ -177,8 +178,8 @@ def test_a_network_that_was_trimmed_twice_knows_the_first_vocabulary(tmp_path, p
     'changes, trimming',
     [
         ({'model_sha256': 'another'}, Trimming(32, 29, last=True)),
-        ({'recipe': {'model': 'nowhere'}}, Trimming(32, 29, last=True)),
-        ({'tokens': [5, 28]}, None),
+        ({'model': 'nowhere'}, Trimming(32, 29, last=True)),
+        ({'tokens': (5, 28)}, None),
     ],
 )
 def test_of_a_whole_network_that_is_not_there_nothing_more_is_known(tmp_path, pruned_run, changes, trimming):
