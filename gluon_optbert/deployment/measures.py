@@ -91,26 +91,19 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
     if head.kind == 'question_answering':
         texts = [several or [str(label)] for several, label in zip(answers, labels)]
         return float(np.mean([max(exact_match(one, text) for text in own) for one, own in zip(said, texts)]))
-    if head.kind == 'classification':
-        return float(np.mean([one == label for one, label in zip(said, labels)]))
-    if head.kind == 'token_classification':
-        both = said, answers
-    elif head.kind == 'regression':
+    both = said, answers if head.kind == 'token_classification' else labels
+    if head.kind == 'regression':
         both = np.array(said), np.array([float(str(label)) for label in labels])
-    else:
+    elif head.kind == 'multi_label':
         rows = [[[label in own for label in head.labels] for own in every] for every in (said, answers)]
         both = tuple(np.array(rows, dtype=np.int64))
     return METRICS[usual_metrics(head)[0]](*both)
 
 
 def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]) -> dict[str, Any]:
-    """Agreement of the predictions of an export in reduced precision with those of the float32 network.
-
-    Returns
-    -------
-    dict
-        ``texts``, their number. For a regression ``mean_difference`` of the values; else ``same_answer`` or
-        ``same_label``, the shares of the texts.
+    """Agreement of the predictions of an export in reduced precision with those of the float32 network: the
+    number of ``texts``, and for a regression the ``mean_difference`` of the values, else the share with the
+    ``same_answer`` or ``same_label``.
     """
     said = _SAID[head.kind]
     pairs = [(getattr(one, said), getattr(other, said)) for one, other in zip(whole, low)]

@@ -38,17 +38,18 @@ def test_scores_by_hand():
     assert score(ANSWERS, questions, answers) == pytest.approx(2 / 3)  # any right one counts, and none
 
 
-@pytest.mark.parametrize('head, good, wrong', [(CLASSES, 'yes', 'perhaps'), (VALUES, '1', 'nan')])
-def test_label_that_cannot_be_scored_is_named_with_its_line(head, good, wrong):
-    check_labels(labelled(good, good), head)
-    with pytest.raises(ValueError, match=f"dev.tsv: line 2: .*'{wrong}'"):
-        check_labels(labelled(good, wrong), head)
-
-
-def test_single_label_of_a_regression_is_refused():
-    with pytest.raises(ValueError, match='line 1: a correlation needs at least two labelled texts, found 1'):
-        check_labels(labelled('1'), VALUES)
-    check_labels(labelled('yes'), CLASSES)
+@pytest.mark.parametrize(
+    'head, good, words, says',
+    [
+        (CLASSES, ['yes'], ['yes', 'perhaps'], "line 2: .*'perhaps'"),
+        (VALUES, ['1', '1'], ['1', 'nan'], "line 2: .*'nan'"),
+        (VALUES, ['1', '2'], ['1'], 'line 1: a correlation needs at least two labelled texts, found 1'),
+    ],
+)
+def test_label_that_cannot_be_scored_is_named_with_its_line(head, good, words, says):
+    check_labels(labelled(*good), head)
+    with pytest.raises(ValueError, match=f'dev.tsv: {says}'):
+        check_labels(labelled(*words), head)
 
 
 def test_agreement_by_hand():
