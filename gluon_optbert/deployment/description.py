@@ -46,12 +46,7 @@ TRANSFORMERS_OUTPUTS = {
     'masked_scores': 'prediction_logits',  # of every token, not of the masked ones alone
     'scores': 'logits',
 }
-_MOST_BYTES = {
-    'manifest.json': MOST_BYTES,  # which has all labels
-    'architecture.json': MOST_EXPORT_BYTES,
-    'vocab.txt': MOST_BYTES,
-    SYMBOL: MOST_BYTES,
-}
+_MOST_BYTES = {'architecture.json': MOST_EXPORT_BYTES, 'vocab.txt': MOST_BYTES, SYMBOL: MOST_BYTES}
 
 
 def inputs_of(kind: str) -> list[str]:
@@ -72,15 +67,10 @@ def whole_kind(head: Head) -> str:
 
 
 def onnx_inputs(kind: str, names: str = 'transformers') -> dict[str, tuple]:
-    """The shapes of an ONNX file's inputs by name; all are int64.
+    """The shapes of an ONNX file's inputs by name; all are int64. The kind is one of `KINDS`, or `MASKED_LM`.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`, or `MASKED_LM`.
-    names : str
-        One of `NAMES`. ``transformers``: an attention mask says which tokens are padding, wherever it is.
-        ``gluon``: ``valid_length`` counts the tokens before the padding.
+    With the `NAMES` of Transformers, an attention mask says which tokens are padding, wherever it is; with
+    those of Gluon, ``valid_length`` counts the tokens before the padding.
     """
     if names == 'transformers':
         return dict.fromkeys(TRANSFORMERS_INPUTS, ('batch', 'length'))
@@ -121,44 +111,24 @@ def onnx_entry(kind: str, head: Head, precision: str, names: str) -> dict[str, A
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
-    """Description of a deployment directory, apart from the weights.
-
-    Parameters
-    ----------
-    kind : str
-        What is computed, one of `KINDS`.
-    precision : str
-        Of the network for MXNet, one of `PRECISIONS`.
-    reading : Reading, optional
-        How questions are read and answers chosen, for a head that answers questions and no other.
-    text_length : int, optional
-        Tokens that a text or a pair of texts is cut to, as in fine-tuning; none for question answering. A
-        sentence of words with tags is divided instead. The positions of the network if it is not known.
-    long : str
-        What is done with a longer text, one of `LONG`: its end is cut, or it is read in windows, of whose
-        scores the mean is taken.
-    measured : mapping
-        What the export measured when it was written.
-    untrained : tuple of str
-        The parts of it that are random, for the imported checkpoint had none: ``pooler``, or nothing.
-    onnx : mapping of file name to mapping
-        `onnx_entry` of every ONNX file.
-    dense : sequence of (weight, bias)
-        The dense layers of the embedding.
-    """
+    """Description of a deployment directory, apart from the weights."""
 
     architecture: Architecture
     vocabulary: Vocabulary
     head: Head
-    kind: str
-    precision: str = 'float32'
-    reading: Reading | None = None
+    kind: str  # what is computed, one of `KINDS`
+    precision: str = 'float32'  # of the network for MXNet, one of `PRECISIONS`
+    reading: Reading | None = None  # of questions, for a head that answers them and no other
+    # Tokens that a text or a pair of texts is cut to, as in fine-tuning, none for question answering; a
+    # sentence of words with tags is divided instead. The positions of the network if it is not known.
     text_length: int | None = None
+    # What is done with a longer text, one of `LONG`: its end is cut, or it is read in windows, of whose
+    # scores the mean is taken.
     long: str = LONG[0]
-    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    untrained: tuple[str, ...] = ()
-    onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dense: Sequence[tuple[Any, Any]] = dataclasses.field(default=(), compare=False)
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # when the export was written
+    untrained: tuple[str, ...] = ()  # parts that are random, for the imported checkpoint had none: the pooler
+    onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by file, its `onnx_entry`
+    dense: Sequence[tuple[Any, Any]] = dataclasses.field(default=(), compare=False)  # of the embedding
 
     @property
     def inputs(self) -> list[str]:
@@ -200,17 +170,9 @@ def vouch(staged: Path, deployment: Deployment) -> None:
 def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deployment:
     """Description of a deployment directory, as its files say. Networks are not read.
 
-    Parameters
-    ----------
-    needs : sequence of str
-        Files that the manifest must vouch for beside the architecture and the vocabulary.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If it is incomplete, was changed, is too large, or contradicts itself.
+    The manifest must vouch for the architecture, the vocabulary and the files in `needs`. FileNotFoundError
+    or ValueError if it is incomplete, was changed, is too large, or contradicts itself.
     """
-    directory = Path(directory)
     for name, most in _MOST_BYTES.items():
         path = directory / name
         if path.is_file():
@@ -290,10 +252,7 @@ def check_long(long: Any, head: Head, *, source: str) -> str:
 def check_text_length(length: Any, head: Head, positions: int, *, source: str) -> int | None:
     """The `text_length` of a deployment, from JSON or YAML; None for other heads, and if it is not known.
 
-    Raises
-    ------
-    ValueError
-        If it is no number of tokens that hold a pair and that the network has positions for.
+    ValueError if it is no number of tokens that hold a pair and that the network has positions for.
     """
     if length is None or not head.outputs or head.kind == 'question_answering':
         return None

@@ -203,12 +203,8 @@ def chosen_engine(directory: Path, engine: str | None = None) -> str:
     """The engine for a deployment directory: the wanted one, or ONNX Runtime where it is installed and there
     is an ONNX file, else MXNet, and OpenVINO if nothing else is installed.
 
-    Raises
-    ------
-    NotInstalled
-        If the library is missing; the message says how to install it.
-    ValueError
-        If there is no such engine, or the directory has no file for it.
+    NotInstalled, with the way to install it, if the library is missing; ValueError if there is no such
+    engine, or the directory has no file for it.
     """
     if engine is not None and engine not in ENGINES:
         raise ValueError(f'engine must be one of {", ".join(ENGINES)}, found {engine!r}')
@@ -235,12 +231,7 @@ def _onnx_files(deployment: Deployment) -> dict[str, str]:
 def precision_of(deployment: Deployment, engine: str, precision: str | None) -> str:
     """Precision of an engine: MXNet as the export says, the others as ``model.onnx`` does, in the
     precision of another ONNX file of the export, or with OpenVINO a float32 file in bfloat16, if that is
-    wanted.
-
-    Raises
-    ------
-    ValueError
-        If another precision is wanted than the engine has here.
+    wanted; ValueError if another one is wanted than the engine has here.
     """
     known = [deployment.precision] if engine == 'mxnet' else list(_onnx_files(deployment))
     if not known:
@@ -269,11 +260,8 @@ def make_engine(
 ) -> Engine:
     """The network of a deployment directory, loaded by an engine that `chosen_engine` gave.
 
-    Raises
-    ------
-    ValueError
-        If the precision is not to be had or the engine cannot read the file; if MXNet is loaded already with
-        another number of threads than is stated, or as `mxnet_network.load_network`.
+    ValueError if the precision is not to be had or the engine cannot read the file; if MXNet is loaded
+    already with another number of threads than is stated, or as `mxnet_network.load_network`.
     """
     choice, precision = threads_to_predict(threads), precision_of(deployment, engine, precision)
     if engine == 'mxnet':

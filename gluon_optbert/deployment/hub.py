@@ -57,11 +57,6 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, 
 
     Where widths are uneven, the number of heads and the filter size are the largest of all layers, for
     programs that want one number.
-
-    Parameters
-    ----------
-    kind : str
-        What is computed: ``encoder``, ``pretraining`` or ``task``.
     """
     labels = {}
     if kind == 'task' and head.kind != 'question_answering':
@@ -158,12 +153,7 @@ def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
 def write_hub_files(directory: Path, config: Mapping[str, Any], saved: Any) -> None:
     """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory.
 
-    Parameters
-    ----------
-    config : mapping
-        As `bert_config` or `transformers_config` give it.
-    saved : SavedModel
-        The network.
+    The configuration is as `bert_config` or `transformers_config` give it, `saved` the `SavedModel`.
     """
     vocabulary, max_length = saved.vocabulary, saved.architecture.max_length
     files = {

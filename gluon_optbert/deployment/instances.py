@@ -26,34 +26,16 @@ _KEYS = (('text', 'pair'), ('question', 'context'))  # of JSON lines; the second
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """The text of a prediction.
+    """The text of a prediction."""
 
-    Parameters
-    ----------
-    first : str
-        A sentence, or a question.
-    second : str, optional
-        The other sentence of a pair, or a context.
-    label : str, optional
-        The right answer, if it is known.
-    answers : tuple of str
-        All right answers to a question, if there are several; the right labels, where there may be several;
-        the tags of the words.
-    words : tuple of str
-        Of a sentence that is divided already; the text is the words with spaces between.
-    id : str or int, optional
-        What a file calls it.
-    source : str
-        The file and the line that it stands on, for messages.
-    """
-
-    first: str
-    second: str | None = None
-    label: str | None = None
+    first: str  # a sentence, or a question
+    second: str | None = None  # the other sentence of a pair, or a context
+    label: str | None = None  # the right answer, if it is known
+    # all right answers to a question, or labels, where there may be several; the tags of the words
     answers: tuple[str, ...] = ()
-    id: str | int | None = None
-    words: tuple[str, ...] = ()
-    source: str = dataclasses.field(default='', compare=False)
+    id: str | int | None = None  # what a file calls it
+    words: tuple[str, ...] = ()  # of a sentence that is divided already; the text has spaces between them
+    source: str = dataclasses.field(default='', compare=False)  # the file and the line, for messages
 
 
 def check_texts(instance: Instance, head: Head) -> None:
@@ -150,22 +132,11 @@ def read_instances(
     most: int | None = None,
     format: str | None = None,
 ) -> list[Instance]:
-    """The instances of a file, blank lines left out; at most so many.
+    """The instances of a file, blank lines left out; at most so many, with the right answers if `labelled`.
 
-    Parameters
-    ----------
-    head : Head
-        For its task's columns: a file with a header that has them is read by them.
-    labelled : bool
-        Whether the right answers are read as well.
-    format : str, optional
-        One of `FORMATS`; by default that of the file's ending, or a table with the columns of the head.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is not UTF-8, a line has other columns, or there is no instance. The file
-        and the line are named.
+    Without one of `FORMATS`, the format is that of the file's ending, or a table whose header has the columns
+    of the head. FileNotFoundError or ValueError, with the line, if there is no such file, it is not UTF-8, a
+    line has other columns, or there is no instance.
     """
     path = Path(path)
     if not path.is_file():
@@ -188,17 +159,9 @@ def stream_instances(
 ) -> Iterator[Instance]:
     """The instances to predict, of a file or of standard input; lines are read as they are needed.
 
-    Parameters
-    ----------
-    path, head, format
-        As of `read_instances`; without a path, standard input is read.
-    text : sequence of str
-        The columns of a table, or the keys of JSON lines, that hold the texts, instead of the head's.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `read_instances`, for a blank line, and where nothing reads `text`.
+    The columns of a table, or the keys of JSON lines, that hold the texts are those in `text`, if it is
+    given, else the head's. Errors are those of `read_instances`, and ValueError for a blank line, and where
+    nothing reads `text`.
     """
     if path is None and format in _WHOLE:
         raise ValueError(f'{format} is read as a whole; give the file with --input')
@@ -211,7 +174,7 @@ def stream_instances(
             f'{"standard input" if path is None else path}: read as {form}, and has no column '
             f'{" and ".join(map(repr, text))}; --text goes with a table, .csv or .tsv, or with JSON lines'
         )
-    if whole or path is not None and form in _WHOLE:
+    if whole or form in _WHOLE:
         yield from read_instances(path, head, format=format)
         return
     for place, line in _lines(path):

@@ -195,10 +195,9 @@ def export_onnx(
             'the model that it was fine-tuned from, with --head encoder'
         )
     deployment, lineage = deployment_of(saved, kind), lineage or lineage_of(saved)
-    computes = MASKED_LM if kind == 'pretraining' else kind
-    config = bert_config(saved.architecture, known_head(saved.head), kind)
+    config, computes = bert_config(saved.architecture, deployment.head, kind), kind
     if kind == 'pretraining':
-        config['architectures'] = ['BertForMaskedLM']
+        config['architectures'], computes = ['BertForMaskedLM'], MASKED_LM
     ranges, files = None, {ONNX: 'float32'}
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         if precision == 'int8':

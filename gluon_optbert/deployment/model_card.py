@@ -14,7 +14,6 @@ from typing import Any
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
-from ..architecture.heads import Head
 from ..runs.display import markdown_table, markdown_template
 from ..runs.machine import commit, versions
 from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
@@ -48,12 +47,10 @@ def model_card(
     license: str = '',
     origin: Mapping[str, Any] | None = None,
 ) -> str:
-    """The content of ``README.md``.
+    """The content of ``README.md`` in one of `FORMATS`.
 
     Parameters
     ----------
-    format : str
-        One of `FORMATS`.
     files : mapping of str to int
         The files of the directory and their bytes, the card and the manifest left out.
     license : str
@@ -95,7 +92,7 @@ def model_card(
         precision=precision,
         reads=settings_of(vocabulary),
         license=license,
-        front_matter=_front_matter(head, kind, format, files, precision, lineage, license),
+        front_matter=_front_matter(deployment, format, files, precision, lineage, license),
         parameters=ParameterCost().cost(architecture),
         score_table=score_table,
         note=NOTE if marked else '',
@@ -141,8 +138,7 @@ def _steps(lineage: Lineage) -> list[str]:
 
 
 def _front_matter(
-    head: Head,
-    kind: str,
+    deployment: Deployment,
     format: str,
     files: Mapping[str, int],
     precision: str,
@@ -150,6 +146,7 @@ def _front_matter(
     license: str,
 ) -> dict[str, Any]:
     """Metadata for hubs; the values are written as JSON, which YAML is a superset of."""
+    head, kind = deployment.head, deployment.kind
     pruned = ['pruning', 'structured-pruning'] if lineage.pruning else []
     onnx = ['onnx'] if any(name.endswith('.onnx') for name in files) else []
     reduced = [precision] if precision != 'float32' else []

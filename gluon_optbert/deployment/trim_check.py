@@ -49,19 +49,11 @@ def is_trimmed(directory: Path) -> bool:
 
 
 def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
-    """Compare a network with a trimmed vocabulary with the whole one, on sentences whose tokens all stayed.
+    """Compare a network with a trimmed vocabulary, the recipe's `run`, with the whole one, on sentences whose
+    tokens all stayed; its `model` and `text` are those of the trimming's record unless given.
 
-    Parameters
-    ----------
-    recipe : VerifyRecipe
-        Its `run` is the trimmed network; `model` and `text` are those of the trimming's record unless given.
-
-    Raises
-    ------
-    NotEqual
-        If an output differs by more than `TOLERANCE`; the message has all of them.
-    FileNotFoundError, ValueError
-        If something is missing or was changed, or no sentence kept all its tokens.
+    NotEqual, with all outputs, if one differs by more than `TOLERANCE`; FileNotFoundError or ValueError if
+    something is missing or was changed, or no sentence kept all its tokens.
     """
     after, record = read_model(recipe.run), read_trim_record(recipe.run)
     place, text = recipe.model or record.model, recipe.text or record.text
