@@ -47,15 +47,12 @@ def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
 
 
 def test_a_layer_has_no_operator_that_does_nothing():
-    one, two = (
-        inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING) for count in (1, 2)
-    )
-    one, two = (
-        collections.Counter(node['op'] for node in json.loads(symbol.tojson())['nodes'])
-        for symbol in (one, two)
-    )
-    del one['null'], two['null']  # the variables
-    assert two - one == {
+    counts = []
+    for layers in (1, 2):
+        symbol = inference_symbol(network(*[(2, 4, 4, 16)] * layers), 'encoder', PRETRAINING)
+        counts.append(collections.Counter(node['op'] for node in json.loads(symbol.tojson())['nodes']))
+        del counts[-1]['null']  # the variables
+    assert counts[1] - counts[0] == {
         'FullyConnected': 6,
         'Reshape': 8,
         'transpose': 4,
