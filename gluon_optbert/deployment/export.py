@@ -343,8 +343,7 @@ def export(
         ranges = None
         if precision == 'int8':
             ranges = measured_ranges(saved, kind, Encoder(deployment).features(calibration), method)
-        arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-        write_deployment(staged, deployment, arrays)
+        write_deployment(staged, deployment, inference_parameters(saved, kind))
         network = network_of(saved, kind)
         loaded = import_symbol(staged, deployment.inputs)
         differences = output_differences(network, loaded, _feeds(saved), kind, saved.head)

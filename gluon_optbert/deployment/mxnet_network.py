@@ -22,10 +22,11 @@ import numpy as np
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.parameters import INITIAL_STD, Parameters, ParameterSpec, parameter_table
+from ..architecture.parameters import INITIAL_STD, ParameterSpec, parameter_table
 from ..network.encoder import attention_masks, join_heads, split_heads, without_padding
 from ..network.model import first_tokens, gather_masked
 from ..network.running import pass_times, random_feed
+from ..network.saved_model import SavedModel
 from ..network.settings import prepare_bfloat16
 from ..runs.mxnet_arrays import BFLOAT16, check_arrays, write_arrays
 from ..text.tokenizer import write_vocabulary
@@ -62,15 +63,13 @@ def inference_table(
     return {name: spec for name, spec in table.items() if spec.part not in unused}
 
 
-def inference_parameters(
-    parameters: Parameters, architecture: Architecture, kind: str, head: Head
-) -> dict[str, np.ndarray]:
+def inference_parameters(saved: SavedModel, kind: str) -> dict[str, np.ndarray]:
     """The arrays that an export reads; those of the queries contain the attention's scale, 1/sqrt(k)."""
     arrays = {}
-    for name, spec in inference_table(architecture, kind, head).items():
-        value = np.asarray(parameters[name], dtype=np.float32)
+    for name, spec in inference_table(saved.architecture, kind, saved.head).items():
+        value = np.asarray(saved.parameters[name], dtype=np.float32)
         if spec.attention_scale:
-            value = value * np.float32(architecture.layers[spec.layer].k ** -0.5)
+            value = value * np.float32(saved.architecture.layers[spec.layer].k ** -0.5)
         arrays[name] = value
     return arrays
 

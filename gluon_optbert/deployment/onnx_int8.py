@@ -62,7 +62,7 @@ def measured_ranges(saved: SavedModel, kind: str, features: Features, method: st
     if there is no text, no product to quantise, or a value is not finite.
     """
     symbol = inference_symbol(saved.architecture, kind, saved.head, precision='plain')
-    arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+    arrays = inference_parameters(saved, kind)
     sources, normed = _sources(symbol, inference_table(saved.architecture, kind, saved.head, 'plain'))
     if not sources:
         raise ValueError('int8: the network has no layer with a product to quantise')
@@ -243,8 +243,7 @@ class DynamicGraph(_Int8Graph):
 
 def onnx_in(precision: str, saved: SavedModel, kind: str, names: str, ranges: Ranges | None = None) -> Any:
     """A network in ONNX: in ``float32``, or with ranges in ``int8`` or ``int8 dynamic``."""
-    arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-    described = saved.architecture, arrays, names
+    described = saved.architecture, inference_parameters(saved, kind), names
     if precision == 'float32':
         graph = Graph(*described)
     else:
