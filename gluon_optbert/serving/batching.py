@@ -6,7 +6,9 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,44 +29,23 @@ class Closed(RuntimeError):
 
 @dataclasses.dataclass(eq=False)
 class _Job:
-    """The texts of one request: their results by number, and how many of them are not known yet."""
+    """The texts of one request: how many, and the results so far, for they are computed in their order."""
 
-    results: list[Any]
-    missing: int
-    future: concurrent.futures.Future
+    texts: int
     arrived: float  # by time.monotonic
-
-    def settle(self, number: int, result: Any) -> None:
-        self.results[number] = result
-        self.missing -= 1
-        if not self.missing:
-            with _LATE:
-                self.future.set_result(self.results)
+    future: concurrent.futures.Future = dataclasses.field(default_factory=concurrent.futures.Future)
+    results: list[Any] = dataclasses.field(default_factory=list)
 
 
-_Waiting = tuple[_Job, int, Any]  # a job, the number of a text in it, and the text
+_Waiting = tuple[_Job, Any]  # a job and one of its texts
 
 
 class Batcher:
     """One thread that computes what requests submit, in batches.
 
     The first text of a batch waits `wait_ms` for others, and no longer than the batch before it takes. If a
-    batch fails, each of its requests is computed on its own, so that no request fails because of another.
-
-    Parameters
-    ----------
-    compute : callable
-        A list of texts to as many results.
-    batch_size : int
-        Texts of a batch at most.
-    wait_ms : float
-    queue : int
-        Texts that may wait, without the batch that is computed.
-
-    Attributes
-    ----------
-    batches, texts : int
-        How many were computed so far.
+    batch fails, each of its requests is computed on its own, so that no request fails because of another. As
+    many as `queue` texts may wait, without the batch that is computed.
     """
 
     def __init__(
@@ -93,7 +74,7 @@ class Batcher:
 
         QueueFull if there is no place for all of them, Closed after `close`.
         """
-        job = _Job([None] * len(texts), len(texts), concurrent.futures.Future(), time.monotonic())
+        job = _Job(len(texts), time.monotonic())
         if not texts:
             job.future.set_result([])
             return job.future
@@ -106,7 +87,7 @@ class Batcher:
                 )
             if len(self._waiting) + len(texts) > self._queue:
                 raise QueueFull(f'{len(self._waiting)} texts wait already; try again later')
-            self._waiting.extend((job, number, text) for number, text in enumerate(texts))
+            self._waiting.extend((job, text) for text in texts)
             self._changed.notify()
         return job.future
 
@@ -141,15 +122,13 @@ class Batcher:
         if not batch:
             return
         try:
-            results = list(self._compute([text for _, _, text in batch]))
+            results = list(self._compute([text for _, text in batch]))
             if len(results) != len(batch):
                 raise RuntimeError(f'{len(results)} results of {len(batch)} texts')
         except Exception as error:
-            by_job: dict[_Job, list[_Waiting]] = {}
-            for waiting in batch:
-                by_job.setdefault(waiting[0], []).append(waiting)
+            by_job = [list(own) for _, own in itertools.groupby(batch, operator.itemgetter(0))]
             if len(by_job) > 1:
-                for own in by_job.values():
+                for own in by_job:
                     self._settle(own)
                 return
             LOG.exception('a batch of %d texts failed', len(batch))
@@ -157,5 +136,8 @@ class Batcher:
                 batch[0][0].future.set_exception(error)
             return
         self.batches, self.texts = self.batches + 1, self.texts + len(batch)
-        for (job, number, _), result in zip(batch, results):
-            job.settle(number, result)
+        for (job, _), result in zip(batch, results):
+            job.results.append(result)
+            if len(job.results) == job.texts:
+                with _LATE:
+                    job.future.set_result(job.results)
