@@ -63,12 +63,6 @@ def refuse_existing(output: Path, *, remedy: str = 'give another --output') -> N
     check_place(output, remedy=remedy)
 
 
-def refuse_file(output: Path) -> None:
-    """Raise NotADirectoryError if there is a file at `output`, which is to be a directory."""
-    if output.exists() and not output.is_dir():
-        raise NotADirectoryError(f'{output} is a file; give another --output')
-
-
 def check_place(output: Path, *, remedy: str = 'give another --output') -> None:
     """Raise FileNotFoundError if `output` can have no place, because a file is where it needs a directory."""
     for parent in Path(output).absolute().parents:

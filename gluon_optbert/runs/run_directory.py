@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .files import Ranks, check_place, check_room, new_directory, refuse_existing, refuse_file
+from .files import Ranks, check_place, check_room, new_directory, refuse_existing
 from .recipe import check_same, save
 
 T = TypeVar('T')
@@ -78,8 +78,9 @@ class RunDirectory(Generic[T]):
         output = recipe.output
         self.path = output if read is None else work_directory(output)
         self.result: T | None = None
-        refuse_file(output)
-        refuse_file(self.path)
+        for place in (output, self.path):
+            if place.exists() and not place.is_dir():
+                raise NotADirectoryError(f'{place} is a file; give another --output')
         if output.exists() and recipe.resume:
             self.state = State.BEGUN if read is None else State.FINISHED
             self.result = None if read is None else read(output)
