@@ -17,19 +17,8 @@ LINKER_NAMES = {'libnccl.so.2': 'libnccl.so'}  # the name that the build of Horo
 
 
 def link_libraries(mxnet: Path, nvidia: Path) -> list[str]:
-    """Link every library of NVIDIA's wheels into MXNet's directory; remove links that lead nowhere.
-
-    Parameters
-    ----------
-    mxnet : Path
-        The directory of ``libmxnet.so``.
-    nvidia : Path
-        The directory that the wheels share; it may be missing.
-
-    Returns
-    -------
-    list of str
-        The names of the links, sorted.
+    """Link every library below the directory that NVIDIA's wheels share into MXNet's directory, and remove
+    links that lead nowhere; the names of the links, sorted.
     """
     links = {}
     for library in nvidia.glob('*/lib/*.so*'):

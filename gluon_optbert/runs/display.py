@@ -36,21 +36,8 @@ def markdown_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Templ
 
 
 def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, numbers: bool = False) -> str:
-    """The lines of a table, without a line end behind the last.
-
-    Parameters
-    ----------
-    header : sequence
-        The heads of the columns; they and all cells are written as `str` gives them, None as an empty cell.
-    rows : iterable of sequence
-        The cells of each row, as many as heads.
-    numbers : bool
-        Whether all columns but the first are of numbers, which stand at the right.
-
-    Raises
-    ------
-    ValueError
-        If a row has another length than the header.
+    """The lines of a table, without a line end behind the last; ValueError if a row has another length than
+    the header. With `numbers` all columns but the first stand at the right.
     """
     rules = [':---', *['---:'] * (len(header) - 1)] if numbers else ['---'] * len(header)
     lines = [markdown_row(header), markdown_row(rules)]
@@ -62,7 +49,9 @@ def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, numb
 
 
 def markdown_row(cells: Sequence[Any]) -> str:
-    """One line of a table; None is an empty cell, a pipe is escaped, and a line break becomes a space."""
+    """One line of a table: cells as `str` gives them, but None is empty, a pipe is escaped, and a line break
+    becomes a space.
+    """
     texts = ('' if cell is None else ' ' + ' '.join(str(cell).splitlines()) for cell in cells)
     return '|' + ''.join(text.replace('|', '\\|') + ' |' for text in texts)
 
@@ -87,35 +76,18 @@ class Display:
 
     A thread keeps the bar moving while a step takes long. What is shown while another display has a bar
     stands behind that one.
-
-    Parameters
-    ----------
-    title : str
-        What is done.
-    total : int, optional
-        How many steps it has; None where that is not known.
-    start : int
-        How many of them are done.
-    unit : str
-        What a step is called.
-    quiet : bool
-        Whether to show nothing, as on workers other than the first.
-    seconds : float, optional
-        Between two lines, elsewhere than on a terminal; without it there are only those of `say`.
-    after : float
-        Seconds that it has to take to be shown at all; what is shown later goes when it is done.
     """
 
     def __init__(
         self,
         title: str,
-        total: int | None = None,
+        total: int | None = None,  # steps; None where that is not known
         *,
-        start: int = 0,
+        start: int = 0,  # how many of them are done
         unit: str = 'step',
-        quiet: bool = False,
-        seconds: float | None = None,
-        after: float = 0.0,
+        quiet: bool = False,  # whether to show nothing, as on workers other than the first
+        seconds: float | None = None,  # between two lines, where there is no bar; by default there are none
+        after: float = 0.0,  # that it has to take to be shown at all; its bar goes when it is done
     ):
         self.title, self.total, self.done, self.unit = title, total, start, unit
         self._start, self._began, self._quiet = start, time.monotonic(), quiet

@@ -88,20 +88,9 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
     """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
 
     A killed run leaves a hidden directory and its lock beside `output`; the next run for the same output
-    removes them. Those of a living run are locked, and stay.
-
-    Parameters
-    ----------
-    replace : bool
-        Whether a directory that is there gives way.
-    needed : float
-        Bytes that it will have at least.
-
-    Raises
-    ------
-    FileExistsError, OSError
-        If there is something at `output`, before or after, that may not be replaced; or the disk has too few
-        free bytes.
+    removes them. Those of a living run are locked, and stay. With `replace` a directory that is there gives
+    way; anything else at `output`, before or after, is a FileExistsError, and fewer free bytes than `needed`
+    are an OSError.
     """
     output = Path(output)
     if not replace:
@@ -208,7 +197,9 @@ class InUse(FileExistsError):
 
 
 def lock_file(output: Path) -> Path:
-    """The file that is locked while an output is written: hidden, beside the output. It names the holder."""
+    """The file that is locked while an output is written: hidden, beside the output. It names the holder.
+    ValueError for the root of the file system.
+    """
     output = Path(output).resolve()
     if not output.name:
         raise ValueError(f'{output} is the root of the file system; give another --output')
@@ -231,24 +222,11 @@ class Ranks(Protocol):
 
 @contextlib.contextmanager
 def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
-    """While an output is written: no other process may write it.
+    """While an output is written: no other process may write it. InUse on every rank if one does; errors also
+    as of `check_place` and `lock_file`.
 
-    The lock is on a file beside the output, for the output may not exist yet. The file is removed at the end.
-    That of a killed process stays, but its lock does not.
-
-    Parameters
-    ----------
-    ranks : Ranks, optional
-        The workers of a job; the first one takes the lock for all.
-
-    Raises
-    ------
-    InUse
-        If another process holds the lock, on every rank. The message of the first one names the process.
-    FileNotFoundError
-        If the output can have no place.
-    ValueError
-        If it is the root of the file system.
+    The lock is on a file beside the output, for the output may not exist yet. The first of the `ranks` takes
+    it for all. The file is removed at the end. That of a killed process stays, but its lock does not.
     """
     output, held, problem = Path(output), None, None
     path = lock_file(output)
@@ -393,15 +371,8 @@ def _inside(directory: Path) -> str:
 
 
 def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any]:
-    """The manifest of a directory, all of whose files are as it says.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory or its manifest is not there.
-    ValueError
-        If it is of another kind or version, or a file is missing, cut short or changed; all of them are
-        named.
+    """The manifest of a directory, all of whose files are as it says; FileNotFoundError if there is none,
+    ValueError if it is of another kind or version, or with the files that are missing or changed.
     """
     directory = Path(directory)
     if not directory.is_dir():

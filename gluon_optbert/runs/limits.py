@@ -50,12 +50,8 @@ def fits_memory(path: Path) -> None:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an npz file of any origin by name; nothing is unpickled.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is damaged, or it unpacks to more than `MOST_UNPACKED` bytes.
+    """The arrays of an npz file of any origin by name; nothing is unpickled. FileNotFoundError, or ValueError
+    if it is damaged or unpacks to more than `MOST_UNPACKED` bytes.
     """
     import numpy as np  # here, so that a command's --help does not load it
 

@@ -81,12 +81,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def check_arrays(path: Path, wanted: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
     """Refuse a parameter file that is not made of arrays of these names, shapes and types in this order, or
-    holds NaN or infinity.
-
-    Raises
-    ------
-    ValueError
-        Naming the first array that is another.
+    holds NaN or infinity: ValueError that names the first array that is another.
     """
 
     def expect(expected: bytes, what: str) -> None:
@@ -107,12 +102,8 @@ def check_arrays(path: Path, wanted: Mapping[str, tuple[tuple[int, ...], np.dtyp
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a parameter file by name.
-
-    Raises
-    ------
-    ValueError
-        If it is no such file or has been cut short, its arrays are sparse or have no names.
+    """The arrays of a parameter file by name; ValueError if it is no such file or has been cut short, or its
+    arrays are sparse or have no names.
     """
     path = Path(path)
     fits_memory(path)

@@ -55,9 +55,7 @@ def marked(credits: np.ndarray) -> str:
 
 def paired_error(gains: Sequence[float], one: Sequence[str] = (), other: Sequence[str] = ()) -> float | None:
     """The standard error of a mean difference of scores over seeds, in percentage points: that of the seeds
-    and, where marks of the same instances are known of both, that of the instances; None without either.
-
-    The marks of a seed are those of `marked`.
+    and, where `marked` of the same instances is known of both, that of the instances; None without either.
     """
     squares = [np.var(gains, ddof=1) / len(gains)] if len(gains) > 1 else []
     if one and other and len({len(marks) for marks in (*one, *other)}) == 1:
@@ -77,16 +75,8 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
 def score_text(
     mean: float, std: float | None = None, *, majority: float | None = None, digits: int = 1
 ) -> str:
-    """A score for people, such as ``81.7 ± 0.4``; `MARK` stands behind one that is no better than `majority`.
-
-    Parameters
-    ----------
-    mean, std : float
-        In percent. A single run has no deviation.
-    majority : float, optional
-        The score of always giving the majority class, in percent.
-    digits : int
-        Behind the point.
+    """A score in percent for people, such as ``81.7 ± 0.4``; `MARK` stands behind one that is no better than
+    `majority`, the score of always giving the majority class. A single run has no deviation.
     """
     spread = '' if std is None else f' ± {std:.{digits}f}'
     return f'{mean:.{digits}f}{spread}' + ('' if exceeds(mean, majority) else f' {MARK}')
@@ -119,31 +109,15 @@ class Record:
 
 @dataclass(frozen=True)
 class HeldOut(Record):
-    """Measurement of pre-training on held-out instances.
+    """Measurement of pre-training on held-out instances."""
 
-    Parameters
-    ----------
-    mlm_loss : float
-        Nats per masked token.
-    mlm_accuracy : float
-        The share of the masked tokens, from 0 to 1.
-    nsp_loss : float, optional
-        Nats per instance; None if these are no pairs.
-    nsp_accuracy : float, optional
-        The share of the instances, from 0 to 1.
-    instances : int
-        That were looked at.
-    mlm_standard_error : float, optional
-        Of the MLM loss, as if the instances were independent; files of older versions lack it.
-    """
-
-    mlm_loss: Number
-    mlm_accuracy: Number
-    nsp_loss: Number | None = None
-    nsp_accuracy: Number | None = None
+    mlm_loss: Number  # nats per masked token
+    mlm_accuracy: Number  # share of the masked tokens, from 0 to 1
+    nsp_loss: Number | None = None  # nats per instance; None if these are no pairs
+    nsp_accuracy: Number | None = None  # share of the instances, from 0 to 1
     _: dataclasses.KW_ONLY
-    instances: Number
-    mlm_standard_error: Number | None = None
+    instances: Number  # that were looked at
+    mlm_standard_error: Number | None = None  # of the MLM loss, as if the instances were independent
 
     @property
     def value(self) -> float:
@@ -173,30 +147,14 @@ class HeldOut(Record):
 
 @dataclass(frozen=True)
 class TaskScores(Record):
-    """Measurement of a network on the held-out sets of a task.
+    """Measurement of a network on the held-out sets of a task; None is what is not known."""
 
-    Parameters
-    ----------
-    scores : mapping of str to float
-        In percent, by held-out set and metric: ``dev/accuracy``.
-    metric : str
-        The score that decides, one of `scores`.
-    instances : int
-        That the deciding score is taken over.
-    standard_error : float, optional
-        Of the deciding score, in percentage points; None where it is not known.
-    majority : float, optional
-        The deciding score of one answer to all, in percent; None where it is not known.
-    right : str, optional
-        Where the deciding score is a mean over instances, an accuracy or an F1 of answers: a mark for each of
-        them, as of `marked`.
-    """
-
-    scores: Mapping[str, Number]
-    metric: str
-    instances: StrictInt
-    standard_error: Number | None = None
-    majority: Number | None = None
+    scores: Mapping[str, Number]  # in percent, by held-out set and metric: ``dev/accuracy``
+    metric: str  # of the score that decides
+    instances: StrictInt  # that the deciding score is taken over
+    standard_error: Number | None = None  # of the deciding score, in percentage points
+    majority: Number | None = None  # the deciding score of one answer to all, in percent
+    # where the deciding score is a mean over instances, an accuracy or an F1 of answers: `marked` of them
     right: str | None = None
 
     @pydantic.model_validator(mode='after')
@@ -248,82 +206,40 @@ class Progress:
     """Where training stands, and what it has measured; None is what a file does not say.
 
     What was read is written again as it was, in its order and with keys that are unknown here.
-
-    Parameters
-    ----------
-    step : int
-        Steps of the last phase of pre-training, of recovery, or of fine-tuning.
-    earlier_steps : int
-        Steps of pre-training in the phases before, recovery in earlier rounds of pruning included.
-    head_steps : int
-        Steps of training heads alone, which are no steps of pre-training.
-    untrained : tuple of str
-        The parts of an imported network that are random, of `PARTS`.
-    mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, instances, mlm_standard_error
-        Of the last evaluation, as in `HeldOut`.
-    best_mlm_loss : float
-        The smallest of all evaluations, and the step of it.
-    state_difference, best_state_difference : float
-        Of states, and perhaps embeddings, from a teacher's, where no labels or scores are learnt: the last
-        evaluation, and the smallest.
-    task_scores : TaskScores
-        Of a network that was pruned for a task: the last evaluation.
-    best_score : float
-        The largest deciding score of all evaluations, in percent.
-    best_step : int
-        The step of the best evaluation; of fine-tuning, where the best epoch is kept, of that epoch.
-    kept_step : int
-        Of recovery: the step that the network is of, where it is not the last one.
-    epochs : tuple of Epoch
-        Those of fine-tuning that are done.
-    whole_vocabulary : int
-        Of a network that a pruning run began by trimming: the tokens before.
-    round : int
-        Of pruning.
-    before, after_cut, after_reconstruction : HeldOut or TaskScores
-        Of a round of pruning: before the cut, after it, and after the layers were fitted.
-    started_from : str
-        Of a round of pruning: `CUT` where the layers were fitted and that fit was left out.
-    difference_errors : mapping of str to float
-        Of a round of pruning, the standard errors of differences that were taken instance by instance: of
-        the loss before and after `CUT`, and before and after `RECOVERY`.
-    unlogged : tuple of float
-        Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
-    workers : int
-        Of a checkpoint: how many had trained it.
-    more : mapping
-        What else the file says.
-    names : tuple of str
-        The keys of the file, in their order.
     """
 
-    step: StrictInt | None = None
-    earlier_steps: StrictInt | None = None
-    head_steps: StrictInt | None = None
-    untrained: tuple[str, ...] | None = None
+    step: StrictInt | None = None  # of the last phase of pre-training, of recovery, or of fine-tuning
+    earlier_steps: StrictInt | None = None  # of pre-training in the phases before, earlier recovery included
+    head_steps: StrictInt | None = None  # of training heads alone, which is no pre-training
+    untrained: tuple[str, ...] | None = None  # parts of an imported network that are random, of `PARTS`
+    # of the last evaluation, as in `HeldOut`
     mlm_loss: Number | None = None
     mlm_accuracy: Number | None = None
     nsp_loss: Number | None = None
     nsp_accuracy: Number | None = None
     instances: Number | None = None
     mlm_standard_error: Number | None = None
-    best_mlm_loss: Number | None = None
-    state_difference: Number | None = None
-    best_state_difference: Number | None = None
-    task_scores: TaskScores | None = None
-    best_score: Number | None = None
-    best_step: StrictInt | None = None
-    kept_step: StrictInt | None = None
-    epochs: tuple[Epoch, ...] | None = None
-    whole_vocabulary: StrictInt | None = None
-    round: StrictInt | None = None
-    before: Measured | None = None
+    best_mlm_loss: Number | None = None  # the smallest of all evaluations
+    # of states, and perhaps embeddings, from a teacher's, where no labels or scores are learnt
+    state_difference: Number | None = None  # of the last evaluation
+    best_state_difference: Number | None = None  # the smallest
+    task_scores: TaskScores | None = None  # of a network that was pruned for a task: the last evaluation
+    best_score: Number | None = None  # the largest deciding score of all evaluations, in percent
+    best_step: StrictInt | None = None  # of the best evaluation, or of the epoch of fine-tuning that is kept
+    kept_step: StrictInt | None = None  # of recovery: that of the network, where it is not the last one
+    epochs: tuple[Epoch, ...] | None = None  # of fine-tuning, that are done
+    whole_vocabulary: StrictInt | None = None  # tokens before a pruning run began by trimming
+    round: StrictInt | None = None  # of pruning; so are the next five
+    before: Measured | None = None  # the cut
     after_cut: Measured | None = None
-    after_reconstruction: Measured | None = None
-    started_from: str | None = None
+    after_reconstruction: Measured | None = None  # once the layers were fitted
+    started_from: str | None = None  # `CUT` where the layers were fitted and that fit was left out
+    # standard errors, taken instance by instance, of how the loss changed by `CUT` and by `RECOVERY`
     difference_errors: Mapping[str, Number] | None = None
+    # of a checkpoint: the sums of the losses since the last metrics record, and the steps in them
     unlogged: tuple[Number, ...] | None = None
-    workers: StrictInt | None = None
+    workers: StrictInt | None = None  # of a checkpoint: how many had trained it
+    # what else the file says, and all of its keys in their order
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 

@@ -44,18 +44,9 @@ class RecipeError(ValueError):
 def option(
     help: str, default: Any = ..., *, choices: Collection[Any] | None = None, metavar: str | None = None
 ) -> Any:
-    """One field of a recipe.
-
-    Parameters
-    ----------
-    help : str
-        What the value means, with its unit; shown by ``--help``.
-    default : optional
-        Without it the field has to be given.
-    choices : collection, optional
-        The values allowed; those of a registry are its keys at the time of asking.
-    metavar : str, optional
-        The placeholder in ``--help``.
+    """One field of a recipe: what it means, with its unit, for ``--help``, and perhaps how that calls the
+    value. Without a default it has to be given. Choices are the values allowed; those of a registry are its
+    keys at the time of asking.
     """
     more = {'choices': choices, 'metavar': metavar}
     return pydantic.Field(default, description=help, json_schema_extra=more)
@@ -210,21 +201,10 @@ def fill(
     flags: Collection[str] = (),
     positional: str | None = None,
 ) -> R:
-    """The recipe of type `cls` that `values` describe; every problem is reported at once.
+    """The recipe of type `cls` that `values` describe; RecipeError with every problem at once.
 
-    Parameters
-    ----------
-    source : str
-        Where the values are from, for messages.
-    flags : collection of str
-        The fields whose values come from flags instead; messages name the flag.
-    positional : str, optional
-        The field that a command takes as a word without a flag, as its help names it.
-
-    Raises
-    ------
-    RecipeError
-        Unknown or missing fields, values of the wrong type or out of their range, contradictions.
+    Messages name the `source` of a value; the flag of a field in `flags`; and the field `positional`, which
+    a command takes as a word without a flag, as its help does.
     """
     try:
         return cls.model_validate(dict(values))

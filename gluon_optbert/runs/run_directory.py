@@ -31,28 +31,11 @@ def work_directory(output: Path) -> Path:
 
 
 class RunDirectory(Generic[T]):
-    """The directory that a run writes to.
+    """The directory that a run writes to, until it is done to its `path`.
 
-    A run either writes to its output from the beginning, and knows itself what is done; or it works beside
-    its output, in `work_directory`, and the output is there when the run is finished.
-
-    Parameters
-    ----------
-    read : callable, optional
-        Reads what a finished run has left at its output; its result is `result`. Given by runs that work
-        beside their output.
-    may_change : sequence of str
-        Fields of the recipe that may differ when the run goes on.
-    name : str
-        In front of the names of barriers, where runs stand inside each other.
-
-    Attributes
-    ----------
-    path : Path
-        Where the run writes until it is done.
-    state : State
-    result
-        What `read` gave of a finished run; None of others.
+    A run either writes to its output from the beginning, and knows itself what is done. Or it works beside
+    its output, in `work_directory`, and the output is there when the run is finished; what `read` gives of it
+    then is the `result`.
 
     Raises
     ------
@@ -71,8 +54,8 @@ class RunDirectory(Generic[T]):
         recipe: Any,
         *,
         read: Callable[[Path], T] | None = None,
-        may_change: Sequence[str] = (),
-        name: str = '',
+        may_change: Sequence[str] = (),  # fields of the recipe that may differ when the run goes on
+        name: str = '',  # in front of the names of barriers, where runs stand inside each other
     ):
         self._recipe, self._may_change, self._name = recipe, may_change, name
         output = recipe.output
@@ -103,16 +86,9 @@ class RunDirectory(Generic[T]):
     def lay_out(
         self, workers: Ranks, write: Callable[[Path], Any] | None = None, *, needed: float = 0
     ) -> None:
-        """Make the directory of a new run, whole or not at all; the first worker does, and the others wait.
-
-        Parameters
-        ----------
-        workers : Ranks
-            All of them have opened the directory when the first one writes.
-        write : callable, optional
-            Writes what the directory holds beside the recipe.
-        needed : float
-            Bytes that the run will write at least, as far as they are known; OSError if fewer are free.
+        """Make the directory of a new run, whole or not at all. The first worker does so when all have opened
+        it, and the others wait. `write` writes what it holds beside the recipe. OSError if fewer bytes than
+        `needed` are free.
         """
         if self.state is State.NEW:
             check_room(self.path, needed)

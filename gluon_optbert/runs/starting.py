@@ -19,16 +19,8 @@ def flag(name: str) -> str:
 def line(name: str, *words: object, recipe: str | None = None, workers: int = 1) -> str:
     """A command line for people, quoted for the shell and spelt as this process was started.
 
-    Parameters
-    ----------
-    name : str
-        The installed program, such as ``optbert-prune``.
-    *words
-        What follows.
-    recipe : str, optional
-        A packaged recipe and its folder, such as ``pretrain/small_prune``; it is the first word.
-    workers : int
-        Of Horovod, if more than one.
+    The name is that of the installed program, such as ``optbert-prune``. The recipe is a packaged one with
+    its folder, such as ``pretrain/small_prune``, and the first word. Several workers are Horovod's.
     """
     program, (folder, _, stem) = named(name), (recipe or '').partition('/')
     if program == name:

@@ -125,12 +125,8 @@ class Service:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body of a request.
-
-    Raises
-    ------
-    HTTPException
-        413 if it has more than `most` bytes, which are not all read then; 400 if the client has gone.
+    """The body of a request; HTTPException with status 413 if it has more than `most` bytes, which are not
+    all read then, and 400 if the client has gone.
     """
     too_large = HTTPException(413, f'the body has more than {most} bytes', {'Connection': 'close'})
     stated = request.headers.get('content-length', '')
@@ -242,23 +238,11 @@ def make_app(
     settings: ServiceSettings | None = None,
     host_names: Collection[str] | None = None,
 ) -> FastAPI:
-    """The service of a predictor, as an ASGI application.
+    """The service of a `Predictor`, as an ASGI application; ValueError if the settings say how embeddings are
+    made, and the network gives none.
 
-    Parameters
-    ----------
-    predictor : Predictor
-    name : str
-        The name of the network for clients.
-    card : str
-        The model card in Markdown; the page shows it.
-    settings : ServiceSettings, optional
-    host_names : collection of str, optional
-        The names in Host headers that are answered, beside those of this machine; by default all are.
-
-    Raises
-    ------
-    ValueError
-        If the settings say how embeddings are made, and the network gives none.
+    Clients see the name and the model card, which is in Markdown. `host_names` in Host headers are answered,
+    beside those of this machine; by default all are.
     """
     settings = settings or ServiceSettings()
     if predictor.head.outputs and settings.of_embeddings():
