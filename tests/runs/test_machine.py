@@ -11,7 +11,7 @@ import pytest
 from helpers.tiny import ROOT, environment
 
 from gluon_optbert.runs import machine
-from gluon_optbert.runs.machine import ORIGIN, note_origin, physical_cores
+from gluon_optbert.runs.machine import ORIGIN, note_origin
 
 V1 = '32 31 0:29 {root} {point} rw,relatime shared:4 - cgroup cgroup rw,cpu,cpuacct\n'
 V2 = '41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n'
@@ -177,12 +177,6 @@ def test_threads_to_predict_leave_other_programs_their_processors(
     assert (choice.threads, choice.spinning) == (wanted, spinning)
     assert f'{wanted} thread' in str(choice) and '6 cores to use' in str(choice)
     assert ('other programs compute' in str(choice)) == (others > 0)
-
-
-def test_threads_to_predict_are_within_the_quota_of_the_control_group(idle, monkeypatch):
-    monkeypatch.setattr(machine, 'physical_cores', physical_cores)
-    monkeypatch.setattr(machine, 'cpu_quota', lambda: 1.5)
-    assert machine.threads_to_predict().threads == 1
     with pytest.raises(ValueError, match='at least 1, found 0'):
         machine.threads_to_predict(0)
 
