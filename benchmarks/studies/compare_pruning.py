@@ -18,13 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
-from points import check_alike, parser_of, read_points, write_picture
+from points import check_alike, legend_below, named, parser_of, read_points, write_picture
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
-from gluon_optbert.reporting.figures import OKABE_ITO, STYLE, look, plain
+from gluon_optbert.reporting.figures import OKABE_ITO, look, plain
 from gluon_optbert.reporting.networks import score_name
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -79,14 +78,6 @@ class Rung:
         """Mean and sample deviation of a column; None if a network lacks it."""
         known = [network.values[name] for network in self.networks if name in network.values]
         return spread(known) if len(known) == len(self.networks) else None
-
-
-def named(text: str) -> tuple[str, list[str]]:
-    """``NAME=RUN,RUN`` → the name and the runs."""
-    name, equal, runs = text.rpartition('=')
-    if not equal:
-        raise ValueError(f'wanted NAME=RUN,RUN, found {text!r:.200}')
-    return name.strip(), [run.strip() for run in runs.split(',')]
 
 
 def check_repetitions(way: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -211,10 +202,8 @@ def draw(rungs: Sequence[Rung]) -> Figure:
         axes.set_title(f'{name} ({"lower" if name == LOSS else "higher"} is better)')
         axes.set_xlabel('parameters left, %')
         axes.set_xlim(102, min(100 * rung.share for rung in rungs) - 5)
-    marks = {name: mark for axes in figure.axes for mark, name in zip(*axes.get_legend_handles_labels())}
     columns = min(2, panels)  # two do not fit below a single panel
-    figure.set_figheight(max(4.6, 3.2 + 0.23 * len(marks) / columns))
-    figure.legend(list(marks.values()), list(marks), loc='outside lower center', ncol=columns)
+    figure.set_figheight(max(4.6, 3.2 + 0.23 * legend_below(figure, columns) / columns))
     return figure
 
 
@@ -265,8 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with new_directory(arguments.output) as staged:
         write_file(staged / 'table.md', table_of(rungs).encode())
         if arguments.plots:
-            with matplotlib.rc_context(STYLE):
-                write_picture(draw(rungs), staged / 'comparison.png')
+            write_picture(lambda: draw(rungs), staged / 'comparison.png')
     print(table_of(rungs))
     print(f'wrote {arguments.output}')
 

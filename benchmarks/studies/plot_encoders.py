@@ -18,15 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from points import parser_of, write_picture
+from points import legend_below, named, parser_of, write_picture
 from sentence_scores import SETS, apart, score_of
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.reporting.figures import STYLE, look
+from gluon_optbert.reporting.figures import look
 from gluon_optbert.runs.command_line import command
 
 PANELS = {
@@ -83,8 +82,7 @@ def draw(
             elif values:
                 axes.axhline(values[0], color=look(place)['color'], linestyle='--', label=way)
         axes.set(title=title, xlabel='times as fast, 8 texts of 128 tokens')
-    labelled = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*labelled, loc='outside lower center', ncols=len(ways))
+    legend_below(figure, len(ways))
     return figure
 
 
@@ -101,9 +99,8 @@ def main(argv=None):
     scores, timed = (json.loads(path.read_text()) for path in (options.scores, options.times))
     with open(options.gold, encoding='utf-8', newline='') as file:
         gold = np.array([float(row[2]) for row in csv.reader(file)])
-    ways = {name: points.split(',') for name, _, points in (word.partition('=') for word in options.ways)}
-    with matplotlib.rc_context(STYLE):
-        write_picture(draw(scores, timed, ways, gold), options.output)
+    ways = dict(map(named, options.ways))
+    write_picture(lambda: draw(scores, timed, ways, gold), options.output)
 
 
 if __name__ == '__main__':

@@ -17,20 +17,20 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from points import check_alike, gather, parser_of, paths_of, read_points, write_picture, write_points
+from points import check_alike, gather, legend_below, parser_of, read_points, write_picture, write_points
 
-from gluon_optbert.reporting.figures import NARROW, STYLE, look, plain
+from gluon_optbert.reporting.figures import look, plain
 from gluon_optbert.reporting.networks import in_millions, read_run
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -49,7 +49,7 @@ METHODS = {
     'heads': 'head scores',
 }
 UNITS = {'flops': 'FLOPs', 'latency': 'time'}
-PRECISIONS = ('float32', 'int8')  # that are drawn, a row of panels each
+PRECISIONS = ('float32', 'int8')  # that are drawn
 TOGETHER = '8x128', 'float32'  # what is drawn of several tasks
 NOTES = (
     'Times are medians of exports of the encoder with these widths and random weights. "Times as fast" '
@@ -70,8 +70,8 @@ class Size:
     label: str
     unit: str
     share: float
-    rows: tuple[Mapping[str, Any], ...]
-    starts: tuple[Mapping[str, Any], ...]
+    rows: list[Mapping[str, Any]]
+    starts: list[Mapping[str, Any]]
 
     def scores(self) -> list[float]:
         """In percent."""
@@ -117,9 +117,9 @@ class Study:
     """What is plotted: what was scored, the networks that went in, every size, and every panel."""
 
     quantity: str
-    starts: tuple[Mapping[str, Any], ...]
-    sizes: tuple[Size, ...]
-    panels: tuple[Panel, ...]
+    starts: list[Mapping[str, Any]]
+    sizes: list[Size]
+    panels: list[Panel]
 
 
 def score_of(row: Mapping[str, Any]) -> float:
@@ -156,8 +156,8 @@ def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
             recipes = [runs[name]['recipe'] for name, _ in members]
             if len({(recipe['seed'], recipe['model']) for recipe in recipes}) < len(members):
                 raise ValueError(f'{label}: two runs have the same size, network and seed; give one of them')
-            rows = tuple(row for _, row in members)
-            starts = tuple(runs[name]['rounds'][0] for name, _ in members)
+            rows = [row for _, row in members]
+            starts = [runs[name]['rounds'][0] for name, _ in members]
             sizes.append(Size(label, UNITS.get(unit, unit), -share, rows, starts))
     return sizes
 
@@ -184,7 +184,7 @@ def study_of(points: Mapping[str, Any], patterns: Sequence[str], engine: str) ->
     ]
     if not panels:
         raise ValueError(f'the network before pruning was not timed in {engine}; --networks lists it')
-    return Study(points['quantity'], tuple(starts.values()), tuple(sizes_of(runs)), tuple(panels))
+    return Study(points['quantity'], list(starts.values()), sizes_of(runs), panels)
 
 
 def percent(share: float) -> str:
@@ -222,31 +222,22 @@ def page_of(study: Study) -> str:
     return '\n\n'.join([f'# {study.quantity} and speed', markdown_table(head, rows), *notes]) + '\n'
 
 
-def draw(studies: Sequence[tuple[Study, Panel]], *, columns: int, together: bool) -> Figure:
-    """Panels in rows of some columns: all of one study, or one of each of several tasks."""
-    rows = -(-len(studies) // columns)
-    height = 3.6 * rows + 0.8 if together else 3.9 * rows + 0.6
-    figure = Figure(figsize=(5.2 * columns, height))
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=not together).ravel()
-    for axes in grid[len(studies) :]:
+def draw(drawn: Sequence[tuple[Study, Panel]]) -> Figure:
+    """A panel of a study each, two in a row."""
+    rows = -(-len(drawn) // 2)
+    figure = Figure(figsize=(10.4, 3.6 * rows + 0.8))
+    grid = figure.subplots(rows, 2, squeeze=False).ravel()
+    for axes in grid[len(drawn) :]:
         axes.set_axis_off()
-    values = [one for study, panel in studies for size in study.sizes for one in panel.speedups(size)]
+    values = [one for study, panel in drawn for size in study.sizes for one in panel.speedups(size)]
     least, most = min(1.0, *values), max(1.0, *values)
     edge = 0.06 * (most - least) or 0.1
-    labels = list(dict.fromkeys(size.label for study, _ in studies for size in study.sizes))
-    for place, (axes, (study, panel)) in enumerate(zip(grid, studies)):
+    labels = list(dict.fromkeys(size.label for study, _ in drawn for size in study.sizes))
+    for axes, (study, panel) in zip(grid, drawn):
         _draw_panel(axes, study, panel, (max(least - edge, least / 2), most + edge), labels)
-        if together:
-            axes.set_title(f'{plain(study.quantity)}, {panel.title}')
-            axes.set_ylabel('percent')
-        else:
-            axes.set_title(panel.title)
-            if place % columns == 0:
-                of = '' if panel.precision == 'float32' else '\nof the network in float32'
-                axes.set_ylabel(f'{plain(study.quantity)} (percent){of}')
-    marks = {name: mark for axes in figure.axes for mark, name in zip(*axes.get_legend_handles_labels())}
-    wide = figure.get_figwidth() > NARROW
-    figure.legend(marks.values(), marks.keys(), loc='outside lower center', ncol=2 if wide else 1)
+        axes.set_title(f'{plain(study.quantity)}, {panel.title}')
+        axes.set_ylabel('percent')
+    legend_below(figure, 2)
     return figure
 
 
@@ -264,27 +255,16 @@ def _draw_panel(
         x, x_error = zip(*(spread(panel.speedups(size)) for size in sizes))
         y, y_error = zip(*(spread(size.scores()) for size in sizes))
         axes.plot((1.0, *x), (start, *y), color=style['color'], linewidth=1.2, zorder=3)
-        axes.errorbar(
-            x,
-            y,
-            xerr=[error or 0.0 for error in x_error],
-            yerr=[error or 0.0 for error in y_error],
-            linestyle='none',
-            markersize=6,
-            capsize=3,
-            label=plain(label),
-            zorder=5,
-            **style,
-        )
+        errors = {'xerr': [error or 0.0 for error in x_error], 'yerr': [error or 0.0 for error in y_error]}
+        marks = {'linestyle': 'none', 'markersize': 6, 'capsize': 3, 'zorder': 5}
+        axes.errorbar(x, y, **errors, **marks, label=plain(label), **style)
         for size in sizes:
             if len(size.rows) > 1:  # every run, pale
                 runs = panel.speedups(size), size.scores()
                 axes.plot(*runs, linestyle='none', markersize=3, alpha=0.35, zorder=4, **style)
-    axes.plot(
-        1, start, marker='*', markersize=13, color=START, linestyle='none', label='not pruned', zorder=6
-    )
-    axes.set_xlabel('times as fast as the network before pruning')
-    axes.set_xlim(limits)
+    star = {'marker': '*', 'markersize': 13, 'color': START, 'linestyle': 'none', 'zorder': 6}
+    axes.plot(1, start, label='not pruned', **star)
+    axes.set(xlabel='times as fast as the network before pruning', xlim=limits)
     ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(*limits)
     ticks = [tick for tick in ticks if limits[0] <= tick <= limits[1]]
     axes.set_xticks(ticks)
@@ -309,25 +289,14 @@ def with_times(runs: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]
         }
         for run in runs.values():
             start = json.dumps(run['rounds'][0]['architecture'])
-            for row in run['rounds']:
-                own = json.dumps(row['architecture'])
-                for (widths, engine, precision), first in timed.items():
-                    shapes = timed.get((own, engine, precision))
-                    if widths != start or shapes is None:
-                        continue
+            for row, (of, engine, precision) in itertools.product(run['rounds'], timed):
+                own = timed.get((json.dumps(row['architecture']), engine, precision))
+                if of == start and own is not None:
                     times = row.setdefault('times', {}).setdefault(engine, {}).setdefault(precision, {})
-                    for shape in first:
-                        if shape in shapes:
-                            pair = [shapes[shape]['median_ms'], first[shape]['median_ms']]
-                            times.setdefault(shape, pair)
+                    for shape, first in timed[of, engine, precision].items():
+                        if shape in own:
+                            times.setdefault(shape, [own[shape]['median_ms'], first['median_ms']])
     return sources
-
-
-def points_of(paths: Sequence[Path], files: Sequence[Path]) -> dict[str, Any]:
-    """Runs for one task with their times, as a file of points."""
-    quantity = read_run(paths[0], paths[0].name).quantity
-    found = gather(paths)
-    return {'quantity': quantity, **found, 'times': with_times(found['runs'], files)}
 
 
 @command
@@ -355,23 +324,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.output is None:
         raise ValueError('--output is missing')
     refuse_existing(arguments.output)
-    files = paths_of(arguments.points)
+    files, times = (
+        [Path(name) for name in text.split(',') if name] for text in (arguments.points, arguments.times)
+    )
     if files:
         studies = [study_of(read_points(file), arguments.runs, arguments.engine) for file in files]
     else:
-        points = points_of([Path(run) for run in arguments.runs], paths_of(arguments.times))
+        paths = [Path(run) for run in arguments.runs]
+        points = {'quantity': read_run(paths[0], paths[0].name).quantity, **gather(paths)}
+        points['times'] = with_times(points['runs'], times)
         studies = [study_of(points, ['*'], arguments.engine)]
-    with new_directory(arguments.output) as staged, matplotlib.rc_context(STYLE):
+    with new_directory(arguments.output) as staged:
         if len(studies) > 1:
-            panel = Panel(*TOGETHER, arguments.engine)
-            figure = draw([(study, panel) for study in studies], columns=2, together=True)
+            drawn = [(study, Panel(*TOGETHER, arguments.engine)) for study in studies]
         else:
             (study,) = studies
+            drawn = [(study, panel) for panel in study.panels]
             write_file(staged / 'table.md', page_of(study).encode())
-            columns = len({panel.shape for panel in study.panels})
-            figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
             print(page_of(study))
-        write_picture(figure, staged / 'speed.png')
+        write_picture(lambda: draw(drawn), staged / 'speed.png')
         if not files:
             write_points({'recipe': {}, **points}, staged / 'points.json')
     print(f'wrote {arguments.output}')

@@ -15,7 +15,7 @@ import argparse
 import collections
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,25 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     )
 
 
-def paths_of(text: str) -> list[Path]:
-    """Paths with commas between them."""
-    return [Path(path) for path in text.split(',') if path]
+def named(text: str) -> tuple[str, list[str]]:
+    """``NAME=RUN,RUN`` → the name and the runs."""
+    name, equal, runs = text.rpartition('=')
+    if not equal:
+        raise ValueError(f'wanted NAME=RUN,RUN, found {text!r:.200}')
+    return name.strip(), [run.strip() for run in runs.split(',')]
 
 
-def write_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    write_file(path, drawn(figure, path.stem, 'png'))
+def legend_below(figure: Figure, columns: int) -> int:
+    """Say below a figure what its panels show; how many names that are."""
+    marks = {name: mark for axes in figure.axes for mark, name in zip(*axes.get_legend_handles_labels())}
+    figure.legend(list(marks.values()), list(marks), loc='outside lower center', ncols=columns)
+    return len(marks)
+
+
+def write_picture(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw a figure in the package's style, and write it as PNG."""
+    with matplotlib.rc_context(STYLE):
+        write_file(path, drawn(draw(), path.stem, 'png'))
 
 
 def check_alike(name: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -215,8 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for name, network in there['networks'].items()
             for record in network.get('curve', ())
         ]
-        with matplotlib.rc_context(STYLE):
-            write_picture(draw_curves(segments_of(records)), arguments.curve)
+        write_picture(lambda: draw_curves(segments_of(records)), arguments.curve)
     print(f'{arguments.output}: {", ".join(f"{len(there[section])} {section}" for section in SECTIONS)}')
 
 
