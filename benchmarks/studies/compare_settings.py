@@ -17,7 +17,6 @@ example:
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -39,45 +38,34 @@ RUN_GLUE = Path(__file__).resolve().parents[2] / 'finetune' / 'run_glue.py'
 Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and seed
 
 
-def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: Path | None = None) -> str:
-    """The main score of every setting, seed by seed and over the seeds, in Markdown; `peers` is a file of
-    compare_finetuning.py on the same task, whose Transformers get a row.
-    """
+def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """The main score of every setting, seed by seed and over the seeds, in Markdown."""
     one = next(result for by_seed in scores.values() for result in by_seed.values())
-    metric, rows = one['metric'], []
-    held_out = metric.split('/')[0]
-    for name, setting in settings.items():
-        results = scores.get(name, {})
-        by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
-        runs = {seed: result['runs'][0] for seed, result in results.items()}
-        right = {seed: (run.get('right') or {}).get(held_out) or '' for seed, run in runs.items()}
-        seconds = [run['seconds'] for run in runs.values() if run.get('resumed_at') is None]
-        what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
-        rows.append((name, what, by_seed, right, seconds))
-    if peers is not None:
-        compared = json.loads(peers.read_text(encoding='utf-8'))
-        if compared['task'] != one['task']:
-            raise ValueError(f'{peers} is on {compared["task"]}, and this comparison on {one["task"]}')
-        runs = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
-        by_seed = {seed: run['scores'][metric] for seed, run in runs.items()}
-        seconds = [run['seconds']['total'] for run in runs.values()]
-        rows.append(('Transformers', peers.name, by_seed, dict.fromkeys(runs, ''), seconds))
-    seeds = sorted({seed for _, _, by_seed, *_ in rows for seed in by_seed})
-    _, _, first, right_of_first, _ = rows[0]
+    metric, first = one['metric'], next(iter(settings))
+    seeds = sorted({seed for results in scores.values() for seed in results})
+
+    def marks(result: Mapping[str, Any]) -> str:
+        return (result['runs'][0].get('right') or {}).get(metric.split('/')[0]) or ''
+
     cells = []
-    for name, what, by_seed, right, seconds in rows:
+    for name, setting in settings.items():
+        results, others = scores.get(name, {}), scores.get(first, {})
+        by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
+        what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
         mean, gain = 'not run', '–'
         if by_seed:
             majority = (one['majority'] or {}).get(metric)
             mean = score_text(*spread(list(by_seed.values())), majority=majority, digits=2)
-        both = sorted(by_seed.keys() & first)
+        both = sorted(by_seed.keys() & others)
         if both:
-            gains = [by_seed[seed] - first[seed] for seed in both]
-            error = paired_error(gains, *([own[seed] for seed in both] for own in (right, right_of_first)))
+            gains = [by_seed[seed] - others[seed]['mean'][metric] for seed in both]
+            error = paired_error(gains, *([marks(own[seed]) for seed in both] for own in (results, others)))
             gain = f'{np.mean(gains):+.2f}' + ('' if error is None else f' ± {error:.2f}')
         each = [f'{by_seed[seed]:.2f}' if seed in by_seed else '–' for seed in seeds]
+        runs = [result['runs'][0] for result in results.values()]
+        seconds = [run['seconds'] for run in runs if run.get('resumed_at') is None]
         cells.append([name, what, mean, gain, *each, f'{np.mean(seconds) / 60:.1f}' if seconds else '–'])
-    head = ['setting', 'what differs', metric, f'to {rows[0][0]}', *(f'seed {seed}' for seed in seeds)]
+    head = ['setting', 'what differs', metric, f'to {first}', *(f'seed {seed}' for seed in seeds)]
     lines = markdown_table([*head, 'minutes'], cells)
     about = (
         f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error: '
@@ -89,9 +77,7 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
     return '\n\n'.join([*parts, f'{NOTE}.'] if f' {MARK} |' in lines else parts) + '\n'
 
 
-def make(
-    output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words: Sequence[str], peers: Path | None
-) -> str:
+def make(output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words: Sequence[str]) -> str:
     """Make the runs that are missing; the table of all. ValueError if a finished run had another setting."""
     scores: dict[str, dict[int, Any]] = {name: {} for name in settings}
     for seed in seeds:
@@ -108,7 +94,7 @@ def make(
             changed = [field for field in setting if begun.get(field) != setting[field]]
             if changed:
                 raise ValueError(f'{result} was made with other values of {", ".join(changed)}')
-            text = table_of(scores, settings, peers)
+            text = table_of(scores, settings)
             write_file(output / 'table.md', text.encode())
     gathered = {f'{name}/seed-{seed}': one for name in scores for seed, one in scores[name].items()}
     write_points({'recipe': {}, 'runs': {}, 'networks': {}, 'scores': gathered}, output / 'points.json')
@@ -124,7 +110,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--seeds', default='1', help='of every setting, with commas between them [default: 1]'
     )
-    parser.add_argument('--beside', type=Path, help='file of compare_finetuning.py; a row for Transformers')
     parser.add_argument('--points', type=Path, help='only make the table, of this file of points')
     parser.add_argument('--output', type=Path, required=True, help='directory; with --points the table')
     arguments = parser.parse_args(argv)
@@ -134,12 +119,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, one in read_points(arguments.points)['scores'].items():
             setting, _, seed = name.rpartition('/seed-')
             scores.setdefault(setting, {})[int(seed)] = one
-        text = table_of(scores, settings, arguments.beside)
+        text = table_of(scores, settings)
         write_file(arguments.output, text.encode())
     else:
         seeds = [int(seed) for seed in arguments.seeds.split(',')]
         words = shlex.split(arguments.run)
-        text = make(arguments.output, settings, seeds, words, arguments.beside)
+        text = make(arguments.output, settings, seeds, words)
     print(f'{text}wrote {arguments.output}')
 
 

@@ -151,7 +151,6 @@ def main(argv=None):
     parser = parser_of(__doc__)
     parser.add_argument('texts', type=Path, metavar='TEXTS')
     parser.add_argument('networks', nargs='+', metavar='NAME=PATH')
-    parser.add_argument('--precision', help='of the ONNX file of exports')
     parser.add_argument('--output', type=Path, required=True, help='file of points to write')
     options = parser.parse_args(argv)
     points = read_if_there(options.output) or {}
@@ -169,7 +168,7 @@ def main(argv=None):
             if (path / 'progress.json').is_file():  # rather than an export
                 export(read_model(path), Path(place) / 'deploy', onnx=True)
                 path = Path(place) / 'deploy'
-            predictor = Predictor(path, precision=options.precision)
+            predictor = Predictor(path)
             encoded = {f'pairs {side}': predictor.encode([row[side] for row in pairs]) for side in (0, 1)}
             for name, one in sets.items():
                 for what in ('queries', 'documents'):

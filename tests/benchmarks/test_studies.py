@@ -54,14 +54,8 @@ def test_ways_of_pruning_are_compared_with_their_spread_and_a_control(ways, tmp_
     points = tmp_path / 'points.json'
     said = made('points.py', *ways, base, tmp_path / 'base-sst2.json', '--output', points)
     assert said.endswith('3 runs, 1 networks, 1 scores\n')
-    words = [
-        'first=one-1,one-2',
-        'second=other-*',
-        'third=none-*',
-        '--controls',
-        'not pruned=base,other=none',
-    ]
-    words += ['--points', points, '--output', tmp_path / 'compared']
+    words = ['first=one-1,one-2', 'second=other-*', 'third=none-*', '--points', points]
+    words += ['--controls', 'not pruned=base,other=none', '--output', tmp_path / 'compared']
     table = made('compare_pruning.py', *words).rpartition('wrote')[0].strip()
     assert (tmp_path / 'compared' / 'table.md').read_text().strip() == table
     rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()]
@@ -168,7 +162,7 @@ def test_losses_are_compared_instance_by_instance(tmp_path):
     assert f'| {other["difference"]:+.3f} |' in said and other['standard_error_of_difference'] > 0
 
 
-def test_differences_of_settings_are_paired_by_seed_and_transformers_have_a_row(tmp_path):
+def test_differences_of_settings_are_paired_by_seed_and_by_instance():
     table_of = module_at(f'{ROOM}/compare_settings.py').table_of
 
     def scored(score, seconds=120.0, resumed_at=None):
@@ -187,14 +181,11 @@ def test_differences_of_settings_are_paired_by_seed_and_transformers_have_a_row(
         'a': {1: scored(80.0), 2: scored(82.0)},
         'b': {1: scored(81.0), 2: scored(85.0, 6.0, resumed_at=3)},
     }
-    peer = {'side': 'peer', 'seed': 2, 'scores': {'dev/accuracy': 84.0}, 'seconds': {'total': 60.0}}
-    (tmp_path / 'peers.json').write_text(json.dumps({'task': 'SST-2', 'runs': [peer]}))
-    text = table_of(scores, {'a': {}, 'b': {'dropout': 0.0}, 'c': {'limit': 3}}, tmp_path / 'peers.json')
-    assert [[cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines()][4:8] == [
+    text = table_of(scores, {'a': {}, 'b': {'dropout': 0.0}, 'c': {'limit': 3}})
+    assert [[cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines()][4:7] == [
         ['a', 'as the recipe', '81.00 ± 1.41', '+0.00 ± 0.00', '80.00', '82.00', '2.0'],
         ['b', 'dropout 0.0', '83.00 ± 2.83', '+2.00 ± 1.00', '81.00', '85.00', '2.0'],
         ['c', 'limit 3', 'not run', '–', '–', '–', '–'],
-        ['Transformers', 'peers.json', '84.00', '+2.00', '–', '84.00', '1.0'],
     ]
     for setting, marks in {'a': ('0001', '0011'), 'b': ('0111', '0111')}.items():
         for seed, own in enumerate(marks, start=1):
