@@ -8,12 +8,8 @@ GluonNLP's BERTAdam does not correct the bias of its moments. PyTorch is in floa
 side. With --peer-batches same both have the same batches with the same padding; with shuffled, Transformers
 has them as its own examples make them: in random order, padded to the longest of each batch, where this
 package puts instances of like lengths together, unless --batching random is given.
-The batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays
-in an environment of its own:
-
-    python benchmarks/peers/install.py peers --only torch
-
-The result is written after every run. Nothing else should run meanwhile."""
+The batches of held-out sets are the same in either case. The sides take turns at going first. The result is
+written after every run. Nothing else should run meanwhile."""
 
 from __future__ import annotations
 
@@ -228,7 +224,7 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
         inputs, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
         np.savez(inputs, **job(recipe, seed, exercise))
         words = [recipe.peer, PEER, recipe.checkpoint, inputs, scores, json.dumps(settings)]
-        peer = Worker(str(recipe.peer), words, threads=threads_here(), settings={'HF_HUB_OFFLINE': '1'})
+        peer = Worker(str(recipe.peer), words, threads=threads_here())
         epochs: list[dict[str, Any]] = []
         with contextlib.closing(peer):
             while 'seconds' not in (answer := peer.answer()):

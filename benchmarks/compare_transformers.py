@@ -1,9 +1,5 @@
-"""Compare every activation of an imported Hugging Face checkpoint with Transformers on PyTorch.
-
-PyTorch stays out of this environment: it is run by the interpreter of another one, which this makes:
-
-    python benchmarks/peers/install.py peers --only torch
-"""
+"""Compare every activation of an imported Hugging Face checkpoint with Transformers on PyTorch, which the
+interpreter of another environment runs."""
 
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
@@ -89,17 +85,13 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
     arrays = {f'encoded of layer {i}': value for i, value in enumerate(encoded)}
     arrays.update((f'attention of layer {i}', value) for i, value in enumerate(attention))
     arrays.update(zip(['pooled'], rest))
+    whole = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)
     if saved.head.outputs:
-        arrays['task scores'] = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)(
-            *inputs
-        )
+        arrays['task scores'] = whole(*inputs)
     else:
-        first = mx.nd.array(
-            np.tile(np.arange(min(SCORED, feed['input_ids'].shape[1])), (len(feed['input_ids']), 1))
-        )
-        _, _, next_sentence, masked = build(saved.architecture, saved.parameters, trainable=False)(
-            *inputs, first
-        )
+        count, length = feed['input_ids'].shape
+        first = mx.nd.array(np.tile(np.arange(min(SCORED, length)), (count, 1)))
+        _, _, next_sentence, masked = whole(*inputs, first)
         scores = (('MLM scores', masked, {'mlm'}), ('NSP scores', next_sentence, {'pooler', 'nsp'}))
         arrays.update({name: value for name, value, parts in scores if not parts & set(untrained)})
     return {name: value.asnumpy() for name, value in arrays.items()}
@@ -113,10 +105,10 @@ def peer_activations(
         inputs, outputs = Path(directory, 'inputs.npz'), Path(directory, 'outputs.npz')
         np.savez(inputs, sentences=np.array(sentences), **feed)
         words = [recipe.peer, PEER, recipe.source, f'Bert{CLASSES[saved.head.kind]}', inputs, outputs]
-        peer = Worker(str(recipe.peer), words, threads=None, settings={'HF_HUB_OFFLINE': '1'})
+        peer = Worker(str(recipe.peer), words, threads=None)
         peer.close()
         with np.load(outputs, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}, peer.versions
+            return dict(arrays), peer.versions
 
 
 def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> list[tuple[str, float, float]]:

@@ -22,11 +22,11 @@ from pydantic import PositiveInt
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost
-from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.architecture.parameters import LETTERS, network_shapes
+from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.network.running import random_model
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.pruning.recipe import FIT_TOKENS
 from gluon_optbert.pruning.repairs import TOKENS_TO_ROTATE, reconstruct, rotated, tokens_wanted
@@ -36,7 +36,6 @@ from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import Share, option
 from gluon_optbert.text.make_shards import peak_memory
-from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 from gluon_optbert.training.distributed import Workers
 
 LENGTH = 128  # tokens of a sequence
@@ -49,21 +48,6 @@ class CutRecipe(Measured):
     target: Share = option('share of the parameters that is left', 0.6)
     repeats: PositiveInt = option('rounds that are timed; the median counts', 3)
     repairs: bool = option('also time rotating the heads and fitting the layers, on one worker', False)
-
-
-def random_material(architecture: Architecture) -> tuple[SavedModel, dict[str, np.ndarray]]:
-    """A network and the gates of its units, as a round ends with; activations stay finite."""
-    random = np.random.RandomState(0)
-    parameters = {
-        name: (name.endswith('gamma') + 0.02 * random.standard_normal(shape)).astype(np.float32)
-        for name, shape in network_shapes(architecture, PRETRAINING).items()
-    }
-    alphas = {
-        key: random.uniform(0.1, 1.0, width).astype(np.float32)
-        for key, width in architecture.widths().items()
-    }
-    words = (f'w{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))
-    return SavedModel(architecture, parameters, vocabulary_of([*SPECIAL_TOKENS, *words])), alphas
 
 
 def text_of(architecture: Architecture, tokens: int) -> list[Any]:
@@ -116,7 +100,9 @@ def main(argv=None):
         positional='architecture',
         example='python benchmarks/cut.py bert_base --target 0.9',
     )
-    whole, alphas = random_material(resolve(recipe.architecture))
+    whole, random = random_model(resolve(recipe.architecture)), np.random.RandomState(0)
+    widths = whole.architecture.widths()
+    alphas = {key: random.uniform(0.1, 1.0, width).astype(np.float32) for key, width in widths.items()}
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place) / 'model'
         tracemalloc.start()

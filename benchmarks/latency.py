@@ -2,19 +2,12 @@
 of its own.
 
 A network is a deployment directory, or the name or the JSON file of an architecture, which is exported with
-random weights. bert_base:int8 exports it in another precision. --engines says what computes a directory:
-plain MXNet, ONNX Runtime and OpenVINO from its ONNX files, or this package's Predictor with the engine that
-it chooses.
+random weights. bert_base:int8 exports it in another precision.
 
 The peers compute the network of the first directory, which has to be in float32, with its weights. ONNX
 Runtime and OpenVINO read its model.onnx, or what their own tools make of it in eight bits. torch
 (Transformers) and gluonnlp take its parameters, if its layers are those of a plain BERT. Every network is
-first compared with the first, so that what is timed computes the same. The peers' environments are made by
-
-    python benchmarks/peers/install.py peers
-
-Only one process computes at a time; nothing else should run meanwhile.
-"""
+first compared with the first, so that what is timed computes the same. Nothing else should run meanwhile."""
 
 from __future__ import annotations
 
@@ -29,8 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from latency_networks import ENGINES, PEERS, Timed, check_same, random_export, start_export, start_peer
-from measured import Measured, in_turn, load_average, parsed, spread, write
+from measured import Measured, in_turn, parsed, write
 from pydantic import PositiveInt
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
@@ -39,8 +33,6 @@ from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.machine import threads_here
 from gluon_optbert.runs.recipe import option
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 class LatencyRecipe(Measured):
@@ -51,7 +43,7 @@ class LatencyRecipe(Measured):
     )
     engines: tuple[str, ...] = option(
         'what computes the directories: mxnet, first; onnxruntime and openvino, which read their ONNX files; '
-        'openvino-bfloat16, which computes the rest in bfloat16; predictor, with the engine that it chooses',
+        'openvino-bfloat16, which computes the rest in bfloat16',
         ('mxnet',),
         choices=ENGINES,
     )
@@ -70,8 +62,14 @@ def timed_rows(recipe: LatencyRecipe, timed: Sequence[Timed], place: Path) -> li
     times: dict[str, dict[str, Any]] = {worker.name: {} for worker in timed}
     for batch, length in shapes:
         passes = {worker.name: worker.timed(batch=batch, length=length) for worker in timed}
-        for name, values in in_turn(passes, recipe.repeats, untimed=2).items():
-            times[name][f'{batch}x{length}'] = spread(values)
+        for name, values in in_turn(passes, recipe.repeats).items():
+            low, median, high = np.percentile(values, [10, 50, 90])
+            times[name][f'{batch}x{length}'] = {
+                'median_ms': median,
+                'p10_ms': low,
+                'p90_ms': high,
+                'min_ms': min(values),
+            }
     rows = []
     for worker in timed:
         architecture = worker.deployment.architecture
@@ -97,25 +95,8 @@ def timed_rows(recipe: LatencyRecipe, timed: Sequence[Timed], place: Path) -> li
     return rows
 
 
-def fastest(rows: Rows) -> list[dict[str, Any]]:
-    """The fastest export with the widths of the first and the fastest peer, in each precision and shape."""
-    pairs = []
-    for precision in dict.fromkeys(row['precision'] for row in rows):
-        some = [row for row in rows if row['precision'] == precision]
-        own = [row for row in some if row['name'] not in PEERS and row['same_widths']]
-        others = [row for row in some if row['name'] in PEERS]
-        for shape in rows[0]['shapes'] if own and others else ():
-            ours, theirs = (
-                min((row['shapes'][shape]['median_ms'], row['name']) for row in side)
-                for side in (own, others)
-            )
-            pair = {'precision': precision, 'shape': shape, 'export': ours[1], 'peer': theirs[1]}
-            pairs.append({**pair, 'export_ms': ours[0], 'peer_ms': theirs[0], 'ratio': ours[0] / theirs[0]})
-    return pairs
-
-
-def tables(rows: Rows, pairs: Rows) -> list[str]:
-    """Every network and shape, and the fastest, as Markdown."""
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Every network and shape, as Markdown."""
     head = ['network', 'precision', 'parameters', 'on disk', 'peak memory', 'shape', 'GFLOP', 'median']
     head += ['10 % – 90 %', 'GFLOP/s', 'time of the first', 'FLOPs of the first']
     cells = [
@@ -136,19 +117,7 @@ def tables(rows: Rows, pairs: Rows) -> list[str]:
         for row in rows
         for shape, times in row['shapes'].items()
     ]
-    parts = [markdown_table(head, cells)]
-    if pairs:
-        cells = [
-            (
-                pair['precision'],
-                pair['shape'],
-                *(f'{pair[side]}: {pair[f"{side}_ms"]:.2f} ms' for side in ('export', 'peer')),
-                f'{pair["ratio"]:.2f}',
-            )
-            for pair in pairs
-        ]
-        parts.append(markdown_table(['precision', 'shape', 'fastest export', 'fastest peer', 'ratio'], cells))
-    return parts
+    return markdown_table(head, cells)
 
 
 @command
@@ -163,7 +132,7 @@ def main(argv=None):
     )
     onnx = recipe.engines != ('mxnet',) or any(PEERS[peer].environment == 'onnx' for peer in recipe.against)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        place, load = Path(folder), load_average()
+        place, load = Path(folder), os.getloadavg()[0]
         directories = [
             Path(name) if os.path.isdir(name) else random_export(str(name), place / f'export-{i}', onnx=onnx)
             for i, name in enumerate(recipe.deployments)
@@ -180,14 +149,13 @@ def main(argv=None):
             timed.append(start_peer(peer, directories[0], recipe.peers, place))
             stack.callback(timed[-1].close)
         rows = timed_rows(recipe, timed, place)
-    pairs = fastest(rows)
     note = (
         f'{threads_here()} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings '
         f'and encoder; load average {load:.1f} before'
     )
-    text = '\n\n'.join([*tables(rows, pairs), note])
+    text = f'{table(rows)}\n\n{note}'
     print(text)
-    write(recipe, text, networks=rows, fastest=pairs, threads=threads_here(), load_before=load)
+    write(recipe, text, networks=rows, threads=threads_here(), load_before=load)
 
 
 if __name__ == '__main__':

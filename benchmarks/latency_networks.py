@@ -14,7 +14,6 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from measured import ROOT
 from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.named import resolve
@@ -31,7 +30,7 @@ from gluon_optbert.runs.machine import threads_here
 
 # the largest difference at which it is still the same network
 SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}
-ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16', 'predictor')
+ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +109,7 @@ class Timed(Worker):
         self.deployment, self.engine, self.size_mb = deployment, engine, size_mb
         self.precision, threads = precision or deployment.precision, threads_here()
         told = [python, SCRIPTS / script, file, threads, deployment.architecture.vocab_size, *words]
-        settings = {'PYTHONPATH': str(ROOT)} if script == 'predictor.py' else None
-        super().__init__(name, told, threads=threads, settings=settings)
+        super().__init__(name, told, threads=threads)
 
     def outputs(self, feed: Mapping[str, np.ndarray], place: Path) -> list[np.ndarray]:
         """What it computes of the inputs of `peers/protocol.py`; `place` is for files on the way."""
@@ -129,26 +127,17 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
     """
     deployment, here = read_deployment(directory), directory.absolute()
     if engine == 'mxnet':
-        size = megabytes(here / SYMBOL, here / PARAMETERS)
-        yield Timed(
-            name, Path(sys.executable), 'symbol.py', here, [], deployment, engine=engine, size_mb=size
-        )
+        facts: dict[str, Any] = {'engine': engine, 'size_mb': megabytes(here / SYMBOL, here / PARAMETERS)}
+        yield Timed(name, Path(sys.executable), 'symbol.py', here, [], deployment, **facts)
         return
-    python = peer_python(peers, 'onnx')
-    if engine == 'predictor':
-        if (here / ONNX).is_file():
-            size = megabytes(here / ONNX)
-            shown = f'{name}, Predictor'
-            yield Timed(shown, python, 'predictor.py', here, [], deployment, engine=engine, size_mb=size)
-        return
-    low = engine == 'openvino-bfloat16'
+    python, low = peer_python(peers, 'onnx'), engine == 'openvino-bfloat16'
     script, words = _SESSION if engine == 'onnxruntime' else _COMPILED, ['bf16'] * low
     for file in sorted(here.glob('*.onnx')):
         reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
         precision = deployment.onnx[file.name]['precision']
         if low and precision == 'float32':
             precision = 'bfloat16'
-        facts: dict[str, Any] = {'engine': reader, 'size_mb': megabytes(file), 'precision': precision}
+        facts = {'engine': reader, 'size_mb': megabytes(file), 'precision': precision}
         yield Timed(f'{name}, {reader}', python, script, file, words, deployment, **facts)
 
 

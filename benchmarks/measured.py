@@ -1,8 +1,7 @@
-"""What every measurement has: a file for its result, and two words on the machine."""
+"""What every measurement has: a file for its result, and turns that are fair."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,17 +47,6 @@ def write(recipe: Measured, table: str | None = None, **content: Any) -> None:
     print(f'wrote {recipe.output}')
 
 
-def load_average() -> float:
-    """Of the last minute; what else runs makes a measurement worthless."""
-    return os.getloadavg()[0]
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, percentiles and smallest of some milliseconds."""
-    low, median, high = np.percentile(values, [10, 50, 90])
-    return {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
-
-
 def random_batch(lengths: Sequence[int], width: int, vocab_size: int, seed: int = 0) -> SimpleNamespace:
     """A batch of sequences with these lengths as this package computes it; `padded_inputs` has the tokens."""
     count = len(lengths)
@@ -71,27 +59,20 @@ def random_batch(lengths: Sequence[int], width: int, vocab_size: int, seed: int 
     )
 
 
-def timed(action: Callable[[], Any]) -> Callable[[], list[float]]:
+def timed(action: Callable[[], Any]) -> Callable[[], float]:
     """What does a thing of this process and gives its milliseconds, for `in_turn`."""
 
-    def run() -> list[float]:
+    def run() -> float:
         began = time.perf_counter()
         action()
-        return [1e3 * (time.perf_counter() - began)]
+        return 1e3 * (time.perf_counter() - began)
 
     return run
 
 
-def in_turn(
-    actions: Mapping[str, Callable[[], list[float]]], repeats: int, *, untimed: int
-) -> dict[str, list[float]]:
-    """Values of every action, taken in turn, so that a machine whose speed drifts is fair to all.
-
-    Each action gives some values of one turn. The first turns, `untimed`, do not count.
+def in_turn(actions: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Values of every action, taken in turn, so that a machine whose speed drifts is fair to all; those of
+    two turns before do not count.
     """
-    values: dict[str, list[float]] = {name: [] for name in actions}
-    for turn in range(untimed + repeats):
-        for name, action in actions.items():
-            taken = action()
-            values[name] += taken if turn >= untimed else []
-    return values
+    turns = [{name: action() for name, action in actions.items()} for _ in range(2 + repeats)]
+    return {name: [turn[name] for turn in turns[2:]] for name in actions}

@@ -2,11 +2,7 @@
 plainly in PyTorch.
 
 Both take the same batches in turn: one of every length, each of as many tokens, with a little padding. The
-peer is benchmarks/peers/torch_recovery.py, whose environment is made by
-
-    python benchmarks/peers/install.py peers --only torch
-
-Weights are random. Nothing else should run meanwhile."""
+peer is benchmarks/peers/torch_recovery.py. Weights are random. Nothing else should run meanwhile."""
 
 from __future__ import annotations
 
@@ -16,21 +12,22 @@ import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 import contextlib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import Measured, in_turn, load_average, parsed, random_batch, timed, write
+from measured import Measured, in_turn, parsed, random_batch, timed, write
 from pydantic import PositiveInt
 from workers import SCRIPTS, Worker, peer_python
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import WORDS
-from gluon_optbert.network.model import build, named_parameters, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.network.running import random_model
 from gluon_optbert.network.settings import TRAINING_PRECISIONS, check_precision
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -95,8 +92,8 @@ def own_turn(recipe: RecoveryRecipe, networks: Sequence[Architecture]) -> Callab
         random_batch(lengths, width, vocab_size) for lengths, width in zip(lengths_of(recipe), recipe.lengths)
     ]
     weights = Weights(**{**dict.fromkeys(PARTS_OF_LOSS, 0.0), **STATES_ALONE})
-    taught = SavedModel(networks[0], read_parameters(build(networks[0])), None)
-    teacher = Teacher(taught, workers, precision=recipe.precision, heads=False, output=weights.output)
+    whole = random_model(networks[0])
+    teacher = Teacher(whole, workers, precision=recipe.precision, heads=False, output=weights.output)
     model = build(networks[1], precision=recipe.precision, **OF_LAST_STATE, **weights.output)
     phase = Phase('recovery', 1, recipe.tokens)
     objective = Recovery(model, workers, given, teacher=teacher, weights=weights, phase=phase)
@@ -140,7 +137,7 @@ def main(argv=None):
     )
     student = resolve(recipe.student)
     networks = resolve(recipe.teacher, vocab_size=student.vocab_size), student
-    lengths, load = lengths_of(recipe), load_average()
+    lengths, load = lengths_of(recipe), os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
         turns, versions = {OURS: timed(own_turn(recipe, networks))}, {}
         if recipe.peers is not None:
@@ -148,7 +145,7 @@ def main(argv=None):
             stack.callback(worker.close)
             versions = worker.versions
             turns[PEER] = worker.timed(lengths=lengths, widths=list(recipe.lengths))
-        values = in_turn(turns, recipe.repeats, untimed=2)
+        values = in_turn(turns, recipe.repeats)
     tokens = sum(map(sum, lengths))
     medians = {name: float(np.median(some)) for name, some in values.items()}
     rows = [

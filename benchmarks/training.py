@@ -4,16 +4,12 @@ with frozen weights.
 The steps are taken in turn, at equal threads and shapes, so that the ratios hold on a machine whose speed
 drifts. With --against also those of whole programs, each in a process of its own: Transformers on PyTorch
 (eager, AdamW, the same threads), in float32 or with PyTorch's autocast to bfloat16; and GluonNLP as it is
-installed, with the threads that MXNet then takes. The environment of PyTorch is made by
+installed, with the threads that MXNet then takes. With --beside, the same steps of other architectures of any
+widths are timed in turn with those, such as of BERT-base without half of its intermediate blocks
+(undivided_every_2).
 
-    python benchmarks/peers/install.py peers --only torch
-
-With --beside, the same steps of other architectures of any widths are timed in turn with those, such as of
-BERT-base without half of its intermediate blocks (undivided_every_2).
-
-Only one process computes at a time; nothing else should run meanwhile. Each step keeps a network with its
-optimizer's state: 3 to 4 GB of BERT-base's, so that --steps takes a few of them where memory does not hold
-all."""
+Nothing else should run meanwhile. Each step keeps a network with its optimizer's state: 3 to 4 GB of
+BERT-base's, so that --steps takes a few of them where memory does not hold all."""
 
 from __future__ import annotations
 
@@ -39,8 +35,10 @@ from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.network.running import feed_of, pretraining_losses
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.machine import bfloat16_is_fast, threads_here
@@ -97,37 +95,18 @@ class TrainingRecipe(Measured):
     peers: Path = option("directory of the peers' environments", Path('peers'))
 
 
-def feed_of(recipe: TrainingRecipe, architecture: Architecture) -> dict[str, mx.nd.NDArray]:
-    """One random batch without padding."""
-    arrays = training_inputs(recipe.batch_size, recipe.length, architecture.vocab_size, recipe.masked)
-    arrays['masked_weights'] = np.ones(arrays['masked_ids'].shape)
-    arrays['instance_weights'] = np.ones(recipe.batch_size)
-    return {name: mx.nd.array(array, dtype='float32') for name, array in arrays.items()}
-
-
 def stepper(
-    model: Any, trained: Mapping[str, gluon.Parameter], optimizer: str, feed: Mapping[str, mx.nd.NDArray]
+    model: Any, trained: Mapping[str, gluon.Parameter], optimizer: str, batch: Mapping[str, np.ndarray]
 ) -> Callable[[], None]:
     """One whole training step: forward, backward, update."""
     loss = PretrainingLoss()
     loss.hybridize(static_alloc=True)
     trainer = gluon.Trainer(list(trained.values()), optimizer, {'learning_rate': 1e-5}, kvstore=None)
-    masked, instances = feed['masked_ids'].size, feed['instance_weights'].size
 
     def step() -> None:
         with autograd.record():
-            outputs = model(
-                feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions']
-            )
-            mlm, nsp = loss(
-                outputs[-2],
-                outputs[-1],
-                feed['masked_ids'],
-                feed['masked_weights'],
-                feed['next_sentence_labels'],
-                feed['instance_weights'],
-            )
-            total = mlm / masked + nsp / instances
+            mlm, nsp = pretraining_losses(model, loss, batch)
+            total = mlm / batch['masked_ids'].size + nsp / len(batch['instance_weights'])
         total.backward()
         trainer.step(1)
         mx.nd.waitall()
@@ -135,9 +114,9 @@ def stepper(
     return step
 
 
-def forward(model: Any, feed: Mapping[str, mx.nd.NDArray]) -> None:
+def forward(model: Any, batch: Mapping[str, np.ndarray]) -> None:
     """One forward pass, as evaluation makes it."""
-    model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
+    model(*feed_of(batch, INPUTS).values())
     mx.nd.waitall()
 
 
@@ -145,7 +124,10 @@ def own_steps(
     recipe: TrainingRecipe, architecture: Architecture, *, gluonnlp: bool = True
 ) -> dict[str, Callable[[], None]]:
     """What is timed in this process, of one architecture; GluonNLP's only on request."""
-    feed, steps, forwards = feed_of(recipe, architecture), {}, {}
+    batch = training_inputs(recipe.batch_size, recipe.length, architecture.vocab_size, recipe.masked)
+    batch['masked_weights'] = np.ones(batch['masked_ids'].shape)
+    batch['instance_weights'] = np.ones(recipe.batch_size)
+    steps, forwards = {}, {}
     for name in (name for name in recipe.steps if gluonnlp or name != 'gluonnlp'):
         precision = 'bfloat16' if name.startswith('bfloat16') else 'float32'
         if precision == 'bfloat16' and not bfloat16_is_fast():
@@ -154,17 +136,17 @@ def own_steps(
             config = {**uniform_config(architecture)[1], 'dropout': recipe.dropout}
             model = gluonnlp_model(config, architecture.vocab_size)
             model.hybridize(static_alloc=True)
-            steps[STEPS[name]] = stepper(model, model.collect_params(), 'bertadam', feed)
+            steps[STEPS[name]] = stepper(model, model.collect_params(), 'bertadam', batch)
         elif name.endswith('alpha'):
             model = build(architecture, dropout=recipe.dropout, gated=True, precision=precision)
             for parameter in named_parameters(model).values():
                 parameter.grad_req = 'null'
-            steps[STEPS[name]] = stepper(model, model.gates.parameters, 'adam', feed)
+            steps[STEPS[name]] = stepper(model, model.gates.parameters, 'adam', batch)
         else:
             model = build(architecture, dropout=recipe.dropout, precision=precision)
-            steps[STEPS[name]] = stepper(model, named_parameters(model), 'bertadam', feed)
+            steps[STEPS[name]] = stepper(model, named_parameters(model), 'bertadam', batch)
         if name in FORWARDS:
-            forwards[FORWARDS[name]] = partial(forward, model, feed)
+            forwards[FORWARDS[name]] = partial(forward, model, batch)
     return {**steps, **forwards}
 
 
@@ -231,7 +213,7 @@ def main(argv=None):
         steps = {name: timed(step) for name, step in own.items()}
         for worker in workers:
             steps[worker.name] = worker.timed(**shape)
-        values = in_turn(steps, recipe.repeats, untimed=2)
+        values = in_turn(steps, recipe.repeats)
     times = {
         name: {'min': min(some), 'median': float(np.median(some)), 'max': max(some)}
         for name, some in values.items()

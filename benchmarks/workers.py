@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,18 @@ PAUSE = 0.1  # seconds between two workers, for threads that still spin: those o
 class Worker:
     """A process of another program, such as one that computes a network when it is told to.
 
-    OpenMP is told `threads`; without them the program does as it is installed. `settings` are more variables
-    of its environment. `versions` is what it said when it was ready, `peak_mb` the most memory that it took.
+    OpenMP is told `threads`; without them the program does as it is installed. `versions` is what it said
+    when it was ready, `peak_mb` the most memory that it took.
     """
 
-    def __init__(
-        self,
-        name: str,
-        words: Sequence[Any],
-        *,
-        threads: int | None,
-        settings: Mapping[str, str] | None = None,
-    ):
-        self.name, self.threads, self.peak_mb = name, threads, 0.0
+    def __init__(self, name: str, words: Sequence[Any], *, threads: int | None):
+        self.name, self.peak_mb = name, 0.0
         alone = {
             key: value
             for key, value in os.environ.items()
             if key not in SETTINGS and not key.startswith('PYTHON')
         }
+        alone['HF_HUB_OFFLINE'] = '1'
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
         # open as long as the process lives
@@ -59,7 +53,7 @@ class Worker:
             stderr=self._errors,
             text=True,
             bufsize=1,
-            env={**alone, **(settings or {})},
+            env=alone,
         )
         try:
             self.versions = self.answer()['ready']
@@ -85,9 +79,9 @@ class Worker:
         time.sleep(PAUSE)
         return answer
 
-    def timed(self, **wanted: Any) -> Callable[[], list[float]]:
+    def timed(self, **wanted: Any) -> Callable[[], float]:
         """What asks for a time and gives its milliseconds, for `in_turn`."""
-        return lambda: [self.ask(**wanted)['ms']]
+        return lambda: self.ask(**wanted)['ms']
 
     def close(self) -> None:
         """End the process, whatever it does."""
