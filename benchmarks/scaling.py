@@ -7,7 +7,6 @@ meanwhile."""
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from measured import ROOT, Measured, parsed, write
 from pydantic import PositiveInt
 
 from gluon_optbert.network.settings import TRAINING_PRECISIONS
+from gluon_optbert.reporting.curves import read_metrics
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
@@ -71,9 +71,7 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> list[float
     )
     if done.returncode:
         raise RunFailed(f'{configuration} failed:\n  ' + '\n  '.join(done.stdout.splitlines()[-9:]))
-    records = [
-        json.loads(line) for line in (place / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
-    ]
+    records = read_metrics(place / 'metrics.jsonl')
     return [record['tokens_per_second'] for record in records if 'tokens_per_second' in record][1:]
 
 

@@ -1,8 +1,8 @@
 """The batches that benchmarks/compare_finetuning.py hands to a peer, NumPy alone.
 
-The instances of a part lie in a row, as in `gluon_optbert.features`; batch b is widths[b] tokens wide and has
-the instances rows[row_starts[b]:row_starts[b + 1]]. The parts are ``train``, whose batches are those of all
-epochs in order, and ``heldout/NAME``, which comes without labels."""
+The instances of a part lie in a row, as in `gluon_optbert.tasks.features`; batch b is widths[b] tokens wide
+and has the instances rows[row_starts[b]:row_starts[b + 1]]. The parts are ``train``, whose batches
+are those of all epochs in order, and ``heldout/NAME``, which comes without labels."""
 
 import numpy as np
 

@@ -147,7 +147,7 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
 
 @command
 def main(argv=None):
-    """Score the networks that are not scored yet, and write the table anew after each."""
+    """Score the networks that are not scored yet, and write the table of all."""
     parser = parser_of(__doc__)
     parser.add_argument('texts', type=Path, metavar='TEXTS')
     parser.add_argument('networks', nargs='+', metavar='NAME=PATH')
@@ -197,9 +197,10 @@ def main(argv=None):
         points[label] = one
         lines = ',\n'.join(f'{json.dumps(name)}: {json.dumps(value)}' for name, value in points.items())
         write_file(options.output, f'{{\n{lines}\n}}\n'.encode())
-        write_file(options.output.with_suffix('.md'), table_of(points, gold).encode())
         print(f'scored {label}', flush=True)
-    print(table_of(points, gold))
+    text = table_of(points, gold)
+    write_file(options.output.with_suffix('.md'), text.encode())
+    print(text)
 
 
 if __name__ == '__main__':
