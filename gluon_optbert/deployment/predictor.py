@@ -18,9 +18,8 @@ from ..network.inputs import TOKEN_INPUTS
 from ..runs.display import number_of
 from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, cut_note, make_reader
 from ..tasks.metrics import entities
-from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
+from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_question_reader
 from ..tasks.tagging import make_tag_reader, split_words
-from ..text.tokenizer import make_aligner
 from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, check_long, read_description
 from .engines import Engine, MXNet, chosen_engine, make_engine, sound_outputs
 from .instances import Instance, check_texts
@@ -112,8 +111,7 @@ class Encoder:
         split = deployment.long == 'split'
         self._read = make_reader(vocabulary, max_length=self.max_length, split=split)
         self._tag = make_tag_reader(vocabulary, max_length=deployment.text_length or length)
-        self._align = make_aligner(vocabulary)
-        self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
+        self._ask = None if self._reading is None else make_question_reader(vocabulary, self._reading)
 
     def features(self, instances: Sequence[Instance]) -> Features:
         """The features of sentences and pairs; of questions, those of all windows of their contexts.
@@ -132,7 +130,8 @@ class Encoder:
         """Instances as questions, and their windows; ValueError as of `features`."""
         self._check(instances)
         questions = [Question(str(i), one.first, str(one.second), ()) for i, one in enumerate(instances)]
-        return questions, make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
+        assert self._ask is not None
+        return questions, self._ask(questions)
 
     def _check(self, instances: Sequence[Instance]) -> None:
         for instance in instances:

@@ -39,12 +39,12 @@ from ..tasks.squad import (
     answer_files,
     best_answers,
     known_answers,
-    make_windows,
+    make_question_reader,
     read_questions,
 )
 from ..tasks.tagging import make_tag_reader
 from ..tasks.task import Task, find_task, official_files
-from ..text.tokenizer import SETTINGS, make_aligner
+from ..text.tokenizer import SETTINGS
 from ..text.trimming import TRIM
 from ..training.distributed import Workers
 from .finetune import finetune
@@ -273,12 +273,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     parts = read_parts(recipe.data, recipe.version, workers)
     asked = parts['dev'][: recipe.evaluation_limit]
     questions = {'train': parts['train'][: recipe.limit], 'dev': asked}
-    vocabulary, align = saved.vocabulary, make_aligner(saved.vocabulary)
-    marks = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
-    windows = {
-        part: make_windows(asked_of, align, recipe.reading(), labelled=part == 'train', **marks)
-        for part, asked_of in questions.items()
-    }
+    read = make_question_reader(saved.vocabulary, recipe.reading())
+    windows = {part: read(asked_of, labelled=part == 'train') for part, asked_of in questions.items()}
     if not len(windows['train'].features):
         raise ValueError(
             f'train-v{recipe.version}.json: none of the {len(questions["train"])} questions has an answer '
@@ -305,8 +301,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         test={},
         files=files,
         samples={
-            **{part: len(np.unique(read.features.texts)) for part, read in windows.items()},
-            **{f'{part}_windows': len(read.features) for part, read in windows.items()},
+            **{part: len(np.unique(own.features.texts)) for part, own in windows.items()},
+            **{f'{part}_windows': len(own.features) for part, own in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
         credits=lambda _, scores: f1_by_question(texts, answers(scores)['predictions.json'], recipe.version),

@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, StrictBool
 from ..runs.files import checked, read_json
 from ..runs.limits import MOST_SQUAD_BYTES
 from ..runs.recipe import Recipe, fill, option
+from ..text.tokenizer import Vocabulary, make_aligner
 from .features import Features
 
 LOG = logging.getLogger(__name__)
-Aligner = Callable[[str], tuple[list[int], list[int], list[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,71 +185,64 @@ def known_answers(questions: Sequence[Question], source: object) -> dict[str, li
     return {one.id: [text for text, _ in one.answers] for one in questions}
 
 
-def make_windows(
-    questions: Sequence[Question],
-    align: Aligner,
-    reading: Reading,
-    *,
-    cls_id: int,
-    sep_id: int,
-    labelled: bool,
-) -> Windows:
-    """The windows of all questions, in their order.
+def make_question_reader(vocabulary: Vocabulary, reading: Reading) -> Callable[..., Windows]:
+    """A function from questions to their `Windows`, in their order.
 
-    Parameters
-    ----------
-    labelled : bool
-        Whether the first answer of each question is wanted. An answer is looked for among the words at its
-        place, see `found_answer`; a question whose answer does not stand there is left out. Both are counted
-        and logged, as are questions that are cut.
+    With ``labelled=True`` it wants the first answer of each question. An answer is looked for among the words
+    at its place, see `found_answer`; a question whose answer does not stand there is left out. Both are
+    counted and logged, as are questions that are cut.
     """
-    instances: list[tuple[list[int], int]] = []
-    labels: list[tuple[int, int]] = []
-    numbers: list[int] = []
-    firsts: list[int] = []
-    places, known, moved, dropped, cut = [], {}, [], [], []
-    for number, question in enumerate(questions):
-        if question.context not in known:
-            ids, begins, ends = align(question.context)
-            known[question.context] = ids, (np.array(begins, np.int64), np.array(ends, np.int64))
-        ids, place = known[question.context]
-        places.append(place)
-        found = (
-            found_answer(question.context, *question.answers[0]) if labelled and question.answers else None
-        )
-        span = None if found is None else _token_span(found, *place)
-        if labelled and span is None and (question.answers or question.unknown):
-            dropped.append(question.id)
-            continue
-        if found is not None and question.answers[0] != (question.context[slice(*found)], found[0]):
-            moved.append(question.id)
-        asked = align(question.text)[0]
-        if len(asked) > reading.max_question:
-            cut.append(question.id)
-        head = [cls_id, *asked[: reading.max_question], sep_id]
-        room = reading.max_length - len(head) - 1
-        step = min(reading.stride, room)
-        for first in range(0, max(len(ids) - room, 0) + step, step):  # the last window reaches the end
-            instances.append(([*head, *ids[first : first + room], sep_id], len(head)))
-            numbers.append(number)
-            firsts.append(first)
-            if labelled:
+    align = make_aligner(vocabulary)
+    cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
+
+    def read(questions: Sequence[Question], *, labelled: bool = False) -> Windows:
+        instances: list[tuple[list[int], int]] = []
+        labels: list[tuple[int, int]] = []
+        numbers: list[int] = []
+        firsts: list[int] = []
+        places, known, moved, dropped, cut = [], {}, [], [], []
+        for number, question in enumerate(questions):
+            if question.context not in known:
+                ids, begins, ends = align(question.context)
+                known[question.context] = ids, (np.array(begins, np.int64), np.array(ends, np.int64))
+            ids, place = known[question.context]
+            places.append(place)
+            wanted = question.answers[:1] if labelled else ()
+            found = found_answer(question.context, *wanted[0]) if wanted else None
+            span = None if found is None else _token_span(found, *place)
+            if labelled and span is None and (wanted or question.unknown):
+                dropped.append(question.id)
+                continue
+            if found is not None and wanted[0] != (question.context[slice(*found)], found[0]):
+                moved.append(question.id)
+            asked = align(question.text)[0]
+            if len(asked) > reading.max_question:
+                cut.append(question.id)
+            head = [cls_id, *asked[: reading.max_question], sep_id]
+            room = reading.max_length - len(head) - 1
+            step = min(reading.stride, room)
+            for first in range(0, max(len(ids) - room, 0) + step, step):  # the last window reaches the end
+                instances.append(([*head, *ids[first : first + room], sep_id], len(head)))
+                numbers.append(number)
+                firsts.append(first)
                 inside = span is not None and first <= span[0] and span[1] < first + room
                 labels.append(tuple(place - first + len(head) for place in span) if inside else (0, 0))
-    for ids, what in (
-        (
-            moved,
-            'have an answer at another place, or with other white space, than their context; it is moved',
-        ),
-        (dropped, 'have no answer that stands in their context where it says; they are left out'),
-        (cut, f'have more than {reading.max_question} tokens; they are cut'),
-    ):
-        if ids:
-            some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)
-            LOG.warning('%d of %d questions %s: %s', len(ids), len(questions), what, some)
-    features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
-    features = dataclasses.replace(features, texts=np.array(numbers, np.int64))
-    return Windows(features, np.array(firsts), places)
+        for ids, what in (
+            (
+                moved,
+                'have an answer at another place, or with other white space, than their context; it is moved',
+            ),
+            (dropped, 'have no answer that stands in their context where it says; they are left out'),
+            (cut, f'have more than {reading.max_question} tokens; they are cut'),
+        ):
+            if ids:
+                some = ', '.join(ids[:3]) + ' …' * (len(ids) > 3)
+                LOG.warning('%d of %d questions %s: %s', len(ids), len(questions), what, some)
+        features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
+        features = dataclasses.replace(features, texts=np.array(numbers, np.int64))
+        return Windows(features, np.array(firsts), places)
+
+    return read
 
 
 def found_answer(context: str, text: str, start: int) -> tuple[int, int] | None:
@@ -347,8 +340,6 @@ def _owned(windows: Windows, rows: np.ndarray) -> list[np.ndarray]:
     """
     counts = windows.features.lengths[rows] - windows.features.seconds[rows] - 1
     firsts = windows.firsts[rows]
-    if len(rows) == 1:
-        return [np.ones(counts[0], bool)]
     best, owner = np.full(int((firsts + counts).max()), -np.inf), np.zeros(int((firsts + counts).max()), int)
     for i, (first, count) in enumerate(zip(firsts, counts)):
         left, part = np.arange(count), slice(first, first + count)

@@ -22,15 +22,13 @@ from gluon_optbert.tasks.squad import (
     decide,
     found_answer,
     known_answers,
-    make_windows,
+    make_question_reader,
     read_questions,
     with_probabilities,
 )
-from gluon_optbert.text.tokenizer import make_aligner
 
 SQUAD = Path(__file__).parents[3] / 'shared' / 'data' / 'squad'
 CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')
-ALIGN = make_aligner(vocabulary())
 READING = Reading(max_length=12, stride=3, max_question=3)
 
 
@@ -39,7 +37,7 @@ def question(context, *answers, text='a b', name='q'):
 
 
 def windows_of(*questions, reading=READING, labelled=False):
-    return make_windows(questions, ALIGN, reading, cls_id=CLS, sep_id=SEP, labelled=labelled)
+    return make_question_reader(vocabulary(), reading)(questions, labelled=labelled)
 
 
 def spans(windows):
