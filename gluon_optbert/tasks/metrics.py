@@ -209,28 +209,15 @@ def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, floa
     """
     if not answers:
         raise ValueError('no questions to score')
-    exact = sum(
-        max(exact_match(predictions[question], text) for text in texts)
-        for question, texts in answers.items()
-        if predictions.get(question) is not None
-    )
-    f1 = sum(f1_by_question(answers, predictions, '1.1').tolist())
-    return {'exact_match': 100.0 * exact / len(answers), 'f1': 100.0 * f1 / len(answers)}
+    exact, f1 = _by_question(answers, predictions, '1.1')
+    return {'exact_match': 100.0 * sum(exact.values()) / len(exact), 'f1': 100.0 * sum(f1.values()) / len(f1)}
 
 
 def f1_by_question(answers: Answers, predictions: Mapping[str, str], version: str) -> np.ndarray:
     """The F1 of every question, from 0 to 1, shape (questions,): their mean is that of `squad_v1`, or of
     `squad_v2` without odds.
     """
-    if version != '1.1':
-        return np.array([*_by_question(answers, predictions)[1].values()])
-
-    def best(prediction: str | None, texts: Sequence[str]) -> float:
-        if prediction is None:
-            return 0.0
-        return max(token_f1(prediction, text) if normalised(text) else 0.0 for text in texts)
-
-    return np.array([best(predictions.get(question), texts) for question, texts in answers.items()])
+    return np.array([*_by_question(answers, predictions, version)[1].values()])
 
 
 def squad_v2(
@@ -263,7 +250,7 @@ def squad_v2(
             raise ValueError(
                 f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}'
             )
-    exact, f1 = _by_question(answers, predictions)
+    exact, f1 = _by_question(answers, predictions, '2.0')
     measured = {}
     for name, raw in (('exact', exact), ('f1', f1)):
         final = {
@@ -289,7 +276,8 @@ def exact_at_best_f1(
     it (Devlin et al., section 4.3); the arguments are those of `squad_v2`.
     """
     exact, f1 = (
-        _course(scores, answers, predictions, null_odds)[1] for scores in _by_question(answers, predictions)
+        _course(scores, answers, predictions, null_odds)[1]
+        for scores in _by_question(answers, predictions, '2.0')
     )
     return 100.0 * exact[int(np.argmax(f1))] / len(answers)
 
