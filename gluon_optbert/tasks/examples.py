@@ -19,7 +19,7 @@ from . import tagging
 from .metrics import majority_score
 from .tables import SUFFIXES, Table, read_table, wrong_separator
 from .tagging import is_tagged, read_sentences
-from .task import Task, find_task, names
+from .task import Task, packaged_tasks
 
 LOG = logging.getLogger(__name__)
 PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
@@ -63,7 +63,7 @@ class Examples:
 def known_columns() -> list[tuple[str, ...]]:
     """The columns of the tasks of the package, and the usual ones of a user's own data, as those of heads."""
     own = [('text', 'label'), ('text', 'pair', 'label')]
-    return [*(find_task(name).head.columns for name in names()), *own]
+    return [*(task.head.columns for task in packaged_tasks().values()), *own]
 
 
 def known_texts(header: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -166,9 +167,15 @@ def read_task(path: Path) -> Task:
         raise ValueError(f'{path}: {error}') from error
 
 
-def names() -> list[str]:
-    """The names of the tasks that come with the package."""
-    return sorted(read_task(path).name for path in _DIRECTORY.glob('*.json'))
+def _plain(name: str) -> str:
+    return name.lower().replace('-', '').replace('_', '')
+
+
+@functools.cache
+def packaged_tasks() -> dict[str, Task]:
+    """The tasks that come with the package, by their names without capitals and hyphens, in that order."""
+    tasks = map(read_task, _DIRECTORY.glob('*.json'))
+    return dict(sorted((_plain(task.name), task) for task in tasks))
 
 
 def find_task(name: str | Path) -> Task:
@@ -179,6 +186,7 @@ def find_task(name: str | Path) -> Task:
         return read_task(Path(name))
     task = packaged_task(str(name))
     if task is None:
+        names = [task.name for task in packaged_tasks().values()]
         raise ValueError(
             f'{str(name)!r} is no task{meant(str(name).upper(), names())}; there are '
             f'{", ".join(names())}, or give a JSON file like those of the package'
@@ -188,12 +196,7 @@ def find_task(name: str | Path) -> Task:
 
 def packaged_task(name: str) -> Task | None:
     """The task of the package that has a name, whatever its capitals and hyphens; None if there is none."""
-
-    def plain(words: str) -> str:
-        return words.lower().replace('-', '').replace('_', '')
-
-    paths = [path for path in _DIRECTORY.glob('*.json') if plain(path.stem) == plain(name)]
-    return read_task(paths[0]) if paths else None
+    return packaged_tasks().get(_plain(name))
 
 
 def known_head(head: Head) -> Head:
