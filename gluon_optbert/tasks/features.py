@@ -66,17 +66,15 @@ class Features:
     @property
     def cut(self) -> np.ndarray:
         """Which instances were cut, shape (instances,)."""
-        return (0 if self.wholes is None or self.texts is not None else self.wholes) > self.lengths
+        return (0 if self.wholes is None else self.wholes) > self.lengths
 
     def cut_note(self, positions: int) -> str:
         """How many texts were cut, and what would help in a network with so many positions; empty if none."""
         count = int(self.cut.sum())
         if not count:
             return ''
-        most, longest = int(self.lengths.max()), int(self.wholes.max())
-        return cut_note(count, len(self), most) + f'; --max-length {min(longest, positions)}' * (
-            most < positions
-        )
+        remedy = f'; --max-length {min(int(self.wholes.max()), positions)}' * (self._longest < positions)
+        return cut_note(count, len(self), self._longest) + remedy
 
     def some(self, rows: np.ndarray) -> Features:
         """Some of the instances, without labels."""
@@ -97,9 +95,8 @@ class Features:
             for text, own, words in zip(self.texts, scores, self.words):
                 parts[text].append(own[words])
             return [np.concatenate(part) for part in parts]
-        return np.add.reduceat(scores, np.unique(self.texts, return_index=True)[1]) / np.bincount(
-            self.texts
-        ).reshape(-1, *[1] * (scores.ndim - 1))
+        counts = np.bincount(self.texts).reshape(-1, *[1] * (scores.ndim - 1))
+        return np.add.reduceat(scores, np.unique(self.texts, return_index=True)[1]) / counts
 
     @classmethod
     def of(cls, instances: Iterable[tuple[Sequence[int], int]], labels: np.ndarray | None = None) -> Features:
@@ -194,8 +191,9 @@ def make_reader(vocabulary: Vocabulary, *, max_length: int, split: bool = False)
                     yield pair(parts, cls_id=cls_id, sep_id=sep_id, max_length=max_length)
 
         features = Features.of(instances(), labels)
-        own = np.array(numbers, np.int64) if split else None
-        return dataclasses.replace(features, wholes=np.array(wholes, np.int64), texts=own)
+        if split:
+            return dataclasses.replace(features, texts=np.array(numbers, np.int64))
+        return dataclasses.replace(features, wholes=np.array(wholes, np.int64))
 
     return read
 
