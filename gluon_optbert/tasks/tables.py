@@ -5,7 +5,6 @@ files. A column is found by its name, because mirrors of a data set differ in wh
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -142,16 +141,6 @@ def read_header(path: Path) -> list[str]:
         return next(filter(None, lines), '').split('\t')
 
 
-@contextlib.contextmanager
-def _cells_up_to(characters: int) -> Iterator[None]:
-    """Let `csv` read cells so long, of which 131,072 characters are the usual limit."""
-    before = csv.field_size_limit(max(csv.field_size_limit(), characters))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
 def read_lines(path: Path) -> list[list[str]]:
     """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out;
     FileNotFoundError or ValueError if there is no such file, or it is not UTF-8.
@@ -164,16 +153,18 @@ def read_lines(path: Path) -> list[list[str]]:
 def _comma_separated(path: Path, text: TextIO) -> Iterator[tuple[int, list[str]]]:
     """The line that a record of a CSV file begins on, and its cells; its line ends are as in the file."""
     line, reader = 1, csv.reader(text, strict=True)
+    before = csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))  # 131,072 are the usual
     try:
-        with _cells_up_to(path.stat().st_size):
-            for cells in reader:
-                yield line, cells
-                line = reader.line_num + 1
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f'{path}: line {line}: {error}; a cell with a comma, a quote or a line break stands in quotes, '
             'and a quote in it is doubled'
         ) from error
+    finally:
+        csv.field_size_limit(before)
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
