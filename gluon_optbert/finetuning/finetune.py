@@ -138,26 +138,6 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work:
     )
 
 
-def _run_seeds(
-    recipe: FineTuneRecipe,
-    saved: SavedModel,
-    exercise: Exercise,
-    work: Path,
-    workers: Workers,
-    taught: Mapping[str, Any],
-) -> None:
-    """Fine-tune with every seed, as far as that has not been done."""
-    if workers.first:
-        work.mkdir(exist_ok=True)
-    workers.barrier('begun')
-    for seed in recipe.seeds:
-        if not (work / f'seed-{seed}').exists():
-            _run_seed(seed, saved, exercise, recipe, work, workers, taught)
-        if workers.first:  # also what a run left that was killed just here
-            shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
-            (work / f'seed-{seed}.jsonl').unlink(missing_ok=True)
-
-
 def _keep(result: FineTuningResult, recipe: FineTuneRecipe, work: Path) -> None:
     """Of the networks of several learning rates, keep those of the chosen one; a killed run does the rest
     later.
@@ -227,7 +207,16 @@ def finetune(
         workers.barrier('looked')  # all have, before one writes it
         if not done:
             for one in recipe.with_rates():
-                _run_seeds(one, saved, exercise, _place(work, one), workers, taught)
+                place = _place(work, one)
+                if workers.first:
+                    place.mkdir(exist_ok=True)
+                workers.barrier('begun')
+                for seed in recipe.seeds:
+                    if not (place / f'seed-{seed}').exists():
+                        _run_seed(seed, saved, exercise, one, place, workers, taught)
+                    if workers.first:  # also what a run left that was killed just here
+                        shutil.rmtree(place / f'seed-{seed}.states', ignore_errors=True)
+                        (place / f'seed-{seed}.jsonl').unlink(missing_ok=True)
         result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
         workers.barrier('read')  # all have, before one moves it
         if workers.first:
