@@ -37,9 +37,7 @@ class HeadDivergence:
     """
 
     def __init__(self, head: Head, temperature: float):
-        self._kind = head.kind
-        self._divergence = ScoreDivergence(temperature)
-        self._divergence.hybridize(static_alloc=True)
+        self._kind, self._divergence = head.kind, ScoreDivergence(temperature)
 
     def __call__(
         self,

@@ -29,6 +29,7 @@ class ScoreDivergence(HybridBlock):
     def __init__(self, temperature: float, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._temperature = temperature
+        self.hybridize(static_alloc=True)
 
     def hybrid_forward(self, F, scores, wanted, weights):
         # MXNet's softmax is slow with a temperature of its own, and so are sums over the last axis.
@@ -142,7 +143,6 @@ class RelationDivergence:
 
     def __init__(self, heads: int):
         self._heads, self._divergence = heads, ScoreDivergence(1.0)
-        self._divergence.hybridize(static_alloc=True)
 
     def __call__(
         self,

@@ -363,7 +363,6 @@ class Distillation(Taught, Pretraining):
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args)
         self._divergence = ScoreDivergence(weights.temperature)
-        self._divergence.hybridize(static_alloc=True)
         self.learn(dict.fromkeys(self.labels, weights.labels), weights=weights, **more)
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
