@@ -47,9 +47,7 @@ class Reporter:
                 record = json.loads(line)
             except ValueError:
                 continue  # the last line of a killed run
-            same = record.get('phase') == phase.name and all(
-                record.get(k) == v for k, v in phase.notes.items()
-            )
+            same = {'phase': phase.name, **phase.notes}.items() <= record.items()
             if not same or record['step'] <= step:
                 kept.append(line)
         write_file(self._path, ''.join(line + '\n' for line in kept).encode())
