@@ -16,7 +16,6 @@ from ..runs.progress import MARK, NOTE, OPTIMISTIC, RESULT_FORMAT, Epoch, Record
 from ..tasks.metrics import OF_HEADS
 
 VERSION = 1
-UNIT = 'percent'
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class FineTuningResult:
             'version': VERSION,
             'task': self.task,
             'metric': self.metric,
-            'unit': UNIT,
+            'unit': 'percent',
             'model_sha256': self.model_sha256,
             'parameters': self.parameters,
             'architecture': dict(self.architecture),
