@@ -1,6 +1,7 @@
 """Fine-tuning: what runs leave, what they refuse, and that nothing depends on batches or workers."""
 
 import dataclasses
+import logging
 import os
 import re
 from pathlib import Path
@@ -133,10 +134,12 @@ def test_gates_are_folded_first_and_one_token_type_reads_no_pairs(glue, tmp_path
         finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path / 'pairs', task='STS-B'))
 
 
-def test_task_without_its_mismatched_half_and_without_test_sets(model_directory, glue, tmp_path):
+def test_sets_that_are_not_there_are_left_out_and_named(model_directory, glue, tmp_path, caplog):
     recipe = recipe_for(model_directory, glue, tmp_path, task='mnli', limit=10, evaluation_limit=5)
-    exercise = prepare_glue(recipe, read_model(model_directory), workers=Workers())
+    with caplog.at_level(logging.INFO):
+        exercise = prepare_glue(recipe, read_model(model_directory), workers=Workers())
     assert exercise.samples == {'train': 10, 'dev_matched': 5} and not exercise.test
+    assert 'dev_mismatched.tsv' in caplog.text and [*exercise.majority] == ['dev_matched/accuracy']
 
 
 def test_passes_give_what_one_pass_gives(model_directory, glue, tmp_path):
