@@ -46,12 +46,8 @@ class HeadDivergence:
         weights: mx.nd.NDArray,
         valid_length: mx.nd.NDArray,
     ) -> mx.nd.NDArray:
-        """Shape (1,).
-
-        Parameters
-        ----------
-        student, teacher : NDArray, shape (batch, outputs), or (batch, length, outputs) where not pooled
-        weights, valid_length : NDArray, shape (batch,)
+        """Shape (1,), of scores of the shape (batch, outputs), or (batch, length, outputs) where not pooled;
+        weights and lengths have shape (batch,).
         """
         if self._kind == 'regression':
             return mx.nd.sum(mx.nd.square(student - teacher)[:, 0] * weights)
@@ -80,13 +76,7 @@ def states_for(weights: Weights) -> dict[str, bool]:
 class TaughtFineTuning(Taught, FineTuning):
     """The loss of the labels, the teacher's scores, and its states; without their weights the states alone.
 
-    Parameters
-    ----------
-    *args
-        As of `FineTuning`; the model was built with `states_for`.
-    weights : Weights
-    **more
-        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
+    Arguments are those of `FineTuning`, whose model was built with `states_for`, and those of `Taught.learn`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):

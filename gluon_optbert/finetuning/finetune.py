@@ -167,12 +167,8 @@ def _copy(result: FineTuningResult, recipe: FineTuneRecipe, workers: Workers) ->
 def finetune(
     recipe: FineTuneRecipe, prepare: Callable[..., Exercise], *, workers: Workers
 ) -> FineTuningResult:
-    """Fine-tune a model directory with every seed of the recipe.
-
-    Parameters
-    ----------
-    prepare : callable
-        The recipe, the model without gates, and ``workers`` → the data set made ready for it.
+    """Fine-tune a model directory with every seed of the recipe; `prepare` makes the data set ready for the
+    recipe, the model without gates, and ``workers``.
 
     Raises
     ------

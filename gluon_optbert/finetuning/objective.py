@@ -34,40 +34,21 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Exercise:
-    """A data set made ready for one network.
-
-    Parameters
-    ----------
-    heldout : mapping of str to Features
-        By name; the first decides which epoch is best.
-    metric : str
-        The one that decides, of those that `score` gives.
-    score : callable
-        The name of a held-out set and its scores → measurements in percent, by name.
-    test : mapping of str to Features
-        To predict only.
-    files : callable
-        The scores of every held-out set and test set → what to leave beside the model, by file name.
-    samples : mapping of str to int
-        How many are used of each, in the units of the data set.
-    majority : mapping of str to float
-        The scores of always giving the commonest answer of a held-out set, in percent, by set and score:
-        ``dev/accuracy``.
-    credits : callable, optional
-        The name of a held-out set and its scores → what every instance is credited with, from 0 to 1, whose
-        mean is `metric`; None where `metric` is no mean over instances.
-    """
+    """A data set made ready for one network."""
 
     name: str
     head: Head
     train: Features
-    heldout: Mapping[str, Features]
-    metric: str
-    score: Callable[[str, np.ndarray], dict[str, float]]
-    test: Mapping[str, Features]
+    heldout: Mapping[str, Features]  # the first decides which epoch is best
+    metric: str  # that decides, of those that `score` gives
+    score: Callable[[str, np.ndarray], dict[str, float]]  # held-out set, its scores → percents by name
+    test: Mapping[str, Features]  # to predict only
+    # the scores of every held-out set and test set → what to leave beside the model, by file name
     files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
-    samples: Mapping[str, int]
-    majority: Mapping[str, float]
+    samples: Mapping[str, int]  # how many are used of each set, in the units of the data set
+    majority: Mapping[str, float]  # percents of the commonest answer, by set and score: ``dev/accuracy``
+    # held-out set, its scores → what every instance is credited with, from 0 to 1, whose mean is `metric`;
+    # None where `metric` is no mean over instances
     credits: Callable[[str, np.ndarray], np.ndarray] | None = None
 
     @property
@@ -162,16 +143,9 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
 
 
 def predict(model: OptBERTModel, features: Features, workers: Workers, *, tokens: int) -> np.ndarray:
-    """The scores of all instances by a model with the head of a task, on every worker.
-
-    Parameters
-    ----------
-    tokens : int
-        Of a batch, padding counted.
-
-    Returns
-    -------
-    np.ndarray of float32, shape (instances, outputs), or (instances, longest, 2) for question answering
+    """The scores of all instances by a model with the head of a task, on every worker: float32 of the shape
+    (instances, outputs), or (instances, longest, outputs) where not pooled; in batches of so many tokens,
+    padding counted.
     """
     of_tokens = () if model.head.pooled else (int(features.lengths.max()),)
     scores = np.zeros((len(features), *of_tokens, model.head.outputs), np.float32)

@@ -72,7 +72,6 @@ class FineTuneRecipe(TeacherRecipe, WeightRecipe):
     keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 1)
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems() + ([] if self.seeds else ['seeds must be one or more'])
         for name in ('seeds', 'learning_rates'):
             values = getattr(self, name)

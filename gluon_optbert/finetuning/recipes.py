@@ -76,7 +76,6 @@ class GlueRecipe(OwnData, FineTuneRecipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         wrong = self.task is None and self.data is None
         return super().problems() + ['task must be given, or data, a table with texts and labels'] * wrong
 
@@ -230,7 +229,6 @@ class SquadRecipe(Reading, FineTuneRecipe):
     null_threshold: float = option(Reading.model_fields['null_threshold'].description, 0.0)
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         unread = self.null_threshold != 0 and self.version == '1.1'
         return super().problems() + ['null_threshold is about version 2.0, and version is 1.1'] * unread
 

@@ -20,28 +20,15 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class SeedRun(Record):
-    """A run with one seed; also what the progress of its model directory says.
-
-    Parameters
-    ----------
-    seed : int
-    epochs : tuple of Epoch
-    kept_epoch : int
-        The one whose network was written.
-    scores : mapping of str to float
-        Those of the kept epoch, in percent.
-    seconds : float
-        Of training with its evaluations, without steps that were lost in a kill.
-    right : mapping of str to str, optional
-        Where the deciding score is a mean over instances, by held-out set: a mark for each of them, as of
-        `runs.progress.marked`, in the order of the file. A file of an earlier version has none.
-    """
+    """A run with one seed; also what the progress of its model directory says."""
 
     seed: int
     epochs: tuple[Epoch, ...]
-    kept_epoch: int
-    scores: Mapping[str, int | float]
-    seconds: float
+    kept_epoch: int  # whose network was written
+    scores: Mapping[str, int | float]  # of the kept epoch, in percent
+    seconds: float  # of training with its evaluations, without steps that were lost in a kill
+    # Where the deciding score is a mean over instances, by held-out set: a mark for each of them, as of
+    # `runs.progress.marked`, in the order of the file. A file of an earlier version has none.
     right: Mapping[str, str] | None = None
 
 
@@ -71,49 +58,24 @@ def best_rate(tried: Sequence[RateRuns], metric: str) -> RateRuns:
 
 @dataclass(frozen=True)
 class FineTuningResult:
-    """The result of fine-tuning on a task with one or several seeds.
-
-    Parameters
-    ----------
-    task : str
-    metric : str
-        The score that counts, as scores are named.
-    model_sha256 : str
-        Of the parameters that the runs started from.
-    parameters : int
-        Of the network without the task's head.
-    architecture : mapping
-        As `Architecture.to_dict`.
-    samples : mapping of str to int
-        How many there are in each part of the data, in the units of the data set.
-    runs : tuple of SeedRun
-        One for each seed.
-    recipe : mapping
-        As it was run.
-    origin : mapping
-        ``commit``, ``versions``, ``machine`` and the number of ``workers`` when the run began, or was last
-        resumed with others; ``commits``, the first first, if there were several.
-    majority : mapping of str to float, optional
-        The scores of always giving the majority class, in percent: for SQuAD, of giving no answer; for a
-        regression, of giving the mean. A file of an earlier version has none.
-    tried : tuple of RateRuns
-        The runs with every learning rate, where it was chosen among several; the chosen one's are `runs`.
-    more : mapping
-        What the file of another version says beside these.
-    """
+    """The result of fine-tuning on a task with one or several seeds."""
 
     task: str
-    metric: str
-    model_sha256: str
-    parameters: int
-    architecture: Mapping[str, Any]
-    samples: Mapping[str, int]
-    runs: tuple[SeedRun, ...]
-    recipe: Mapping[str, Any]
+    metric: str  # the score that counts, as scores are named
+    model_sha256: str  # of the parameters that the runs started from
+    parameters: int  # of the network without the task's head
+    architecture: Mapping[str, Any]  # as `Architecture.to_dict`
+    samples: Mapping[str, int]  # in each part of the data, in the units of the data set
+    runs: tuple[SeedRun, ...]  # one for each seed
+    recipe: Mapping[str, Any]  # as it was run
+    # ``commit``, ``versions``, ``machine`` and the number of ``workers`` when the run began, or was last
+    # resumed with others; ``commits``, the first first, if there were several
     origin: Mapping[str, Any]
+    # the percents of always giving the majority class: for SQuAD, of giving no answer; for a regression, of
+    # giving the mean; a file of an earlier version has none
     majority: Mapping[str, int | float] | None = None
-    tried: tuple[RateRuns, ...] = ()
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tried: tuple[RateRuns, ...] = ()  # with every learning rate, where it was chosen; its runs are `runs`
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # beside these in another version
 
     @property
     def seeds(self) -> tuple[int, ...]:

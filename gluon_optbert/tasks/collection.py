@@ -17,14 +17,8 @@ ENDINGS = ('.txt', *SUFFIXES)
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Texts of some files.
-
-    Parameters
-    ----------
-    texts : tuple of str
-        To learn from, in the order of the files; none twice, none empty, and none of a pair in `scored`.
-    scored : mapping of str to Examples
-        Pairs to measure on, with their scores, by the name of the file; the first decides.
+    """Texts to learn from, in the order of the files, none twice, none empty, and none of a scored pair; and
+    pairs to measure on, with their scores, by the name of the file, of which the first decides.
     """
 
     texts: tuple[str, ...]

@@ -126,17 +126,11 @@ def usual_metrics(head: Head) -> tuple[str, ...]:
 
 
 def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Some of `METRICS`, in percent.
+    """Some of `METRICS`, in percent; ValueError if there is nothing to score, or a single row for a
+    correlation.
 
-    Parameters
-    ----------
-    predictions, labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences
-        Numbers of classes, values of a regression, zeros and ones of labels, or the tags of sentences.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to score, or a single row for a correlation.
+    Predictions and labels are numbers of classes or values of a regression, shape (instances,); zeros and
+    ones of labels, (instances, labels); or sequences of the tags of sentences.
     """
     if len(predictions) != len(labels) or not len(labels):
         raise ValueError(
@@ -148,20 +142,9 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
 def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]:
     """The score of always giving the commonest answer, in percent: what a network must exceed.
 
-    The answer is the commonest class of the labels, the smallest of equally common ones. For a regression it
-    is the mean of the labels. A constant has no correlation with anything: scipy's is nan, and it counts as 0
-    here, as in `score`. Matthews' correlation of a constant is 0 too.
-
-    Parameters
-    ----------
-    labels : np.ndarray, shape (instances,) or (instances, labels), or sequence of sequences of str
-        Of a development set: integers for classes, floating-point numbers for the values of a regression,
-        zeros and ones of several labels, or the tags of sentences.
-
-    Raises
-    ------
-    ValueError
-        If there are no labels.
+    The answer is the commonest class of the labels, the smallest of equally common ones. For a regression,
+    whose labels are floating-point numbers, it is their mean. A constant has no correlation with anything:
+    scipy's is nan, and it counts as 0 here. Labels are as in `score`; ValueError if there are none.
     """
     if not len(labels):
         raise ValueError('no labels: there is no commonest one')
@@ -230,17 +213,9 @@ def squad_v2(
     """Scores of SQuAD 2.0's script under its names: percents, counts, and the best thresholds if there are
     odds.
 
-    Parameters
-    ----------
-    predictions : mapping of question id to str
-        Empty where there is no answer.
-    null_odds : mapping of question id to float, optional
-        How much speaks for no answer; a question above `threshold` counts as not answered.
-
-    Raises
-    ------
-    ValueError
-        If there is no question, or one has no prediction or no odds.
+    A prediction is empty where there is no answer. The odds say how much speaks for no answer; a question
+    above `threshold` counts as not answered. ValueError if there is no question, or one has no prediction or
+    no odds.
     """
     if not answers:
         raise ValueError('no questions to score')
@@ -283,14 +258,22 @@ def exact_at_best_f1(
 
 
 def _by_question(
-    answers: Answers, predictions: Mapping[str, str]
+    answers: Answers, predictions: Mapping[str, str], version: str
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The exact match and the F1 of every question, from 0 to 1."""
+    """The exact match and the F1 of every question, from 0 to 1; the best answer counts.
+
+    Where the scripts differ: in 2.0 answers without words are none.
+    """
     exact, f1 = {}, {}
     for question, texts in answers.items():
-        wanted = [text for text in texts if normalised(text)] or ['']
-        exact[question] = float(max(exact_match(predictions[question], text) for text in wanted))
-        f1[question] = max(token_f1(predictions[question], text) for text in wanted)
+        with_words = [text for text in texts if normalised(text)]
+        if version != '1.1':
+            texts = with_words = with_words or ['']
+        prediction = predictions.get(question)
+        if prediction is None:
+            texts = with_words = []
+        exact[question] = float(any(exact_match(prediction, text) for text in texts))
+        f1[question] = max((token_f1(prediction, text) for text in with_words), default=0.0)
     return exact, f1
 
 

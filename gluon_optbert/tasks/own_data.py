@@ -33,7 +33,6 @@ class TableOptions(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         wrong = [f'text must be one column or two, found {",".join(self.text)}'] if len(self.text) > 2 else []
         return super().problems() + wrong
 

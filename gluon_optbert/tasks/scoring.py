@@ -38,20 +38,9 @@ def score_squad(
     """The official scores of answers, those of no answer to any question, and what to know of them, a line
     each.
 
-    Parameters
-    ----------
-    data : Path
-        A file in SQuAD's format.
-    predictions : Path
-        A JSON object of texts by question id, or JSON lines with ``id`` and ``text``.
-    null_odds : Path, optional
-        Of 2.0: a JSON object of numbers by question id, how much speaks for no answer. It gives the best
-        thresholds.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing, or not what it should be.
+    Predictions are a JSON object of texts by question id, or JSON lines with ``id`` and ``text``. The odds,
+    of 2.0, are a JSON object of numbers by question id, how much speaks for no answer; they give the best
+    thresholds. FileNotFoundError or ValueError if a file is missing, or not what it should be.
     """
     questions = read_questions(data)
     texts = known_answers(questions, data)
@@ -80,18 +69,10 @@ def score_task(task: Task, data: Path, predictions: Path) -> tuple[dict[str, flo
     """The scores of labels or values, in percent, the labelled examples, and what to know of them, a line
     each: how many texts were cut.
 
-    Parameters
-    ----------
-    data : Path
-        A labelled file of the task.
-    predictions : Path
-        A submission, with the columns ``index`` and ``prediction``; or JSON lines in the order of the data,
-        with ``label`` or ``value``. If they have a ``text`` or a ``pair``, it must be that of the data.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing or not what it should be, or a row has no prediction.
+    Predictions are a submission, with the columns ``index`` and ``prediction``; or JSON lines in the order of
+    the data, a labelled file of the task, with ``label`` or ``value``. If they have a ``text`` or a ``pair``,
+    it must be that of the data. FileNotFoundError or ValueError if a file is missing or not what it should
+    be, or a row has no prediction.
     """
     examples = read_examples(task, data)
     predictions, notes = Path(predictions), []

@@ -27,42 +27,26 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question; in SQuAD 2.0 it may have no answer.
-
-    Parameters
-    ----------
-    id, text, context : str
-    answers : tuple of (str, int)
-        Those that are known, each with its first character's place in the context.
-    unknown : bool
-        Whether it has an answer that the file lacks; else a question without answers has none.
-    """
+    """One question; in SQuAD 2.0 it may have no answer."""
 
     id: str
     text: str
     context: str
-    answers: tuple[tuple[str, int], ...]
-    unknown: bool = False
+    answers: tuple[tuple[str, int], ...]  # those that are known, each with the place of its first character
+    unknown: bool = False  # whether it has an answer that the file lacks
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
     """Input of a network: [CLS] question [SEP] a window of the context [SEP].
 
-    Parameters
-    ----------
-    features : Features
-        With the numbers of the questions as those of their texts. Labels are the places of the answer's first
-        and last token where there are answers; [CLS] where the window has none.
-    firsts : np.ndarray of int, shape (windows,)
-        Which token of the context a window begins with.
-    places : list of (np.ndarray, np.ndarray)
-        For each question, where in the context its tokens begin and end.
+    The features have the numbers of the questions as those of their texts. Labels are the places of the
+    answer's first and last token where there are answers; [CLS] where the window has none.
     """
 
     features: Features
-    firsts: np.ndarray
-    places: list[tuple[np.ndarray, np.ndarray]]
+    firsts: np.ndarray  # (windows,) int; which token of the context a window begins with
+    places: list[tuple[np.ndarray, np.ndarray]]  # of each question: where tokens of its context begin and end
 
 
 class Reading(Recipe):
@@ -82,7 +66,6 @@ class Reading(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """Fields that are out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('stride', 'max_question', 'max_answer', 'n_best')
@@ -275,41 +258,23 @@ def _token_span(place: tuple[int, int], begins: np.ndarray, ends: np.ndarray) ->
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One answer that the scores suggest; the empty text says that there is none.
-
-    Parameters
-    ----------
-    text : str
-    score : float
-        Of its first token plus its last one.
-    start, end : int
-        Where it stands in the context, in characters; `end` is the first behind it.
-    probability : float
-        Among the answers of a list.
-    """
+    """One answer that the scores suggest; the empty text says that there is none."""
 
     text: str
-    score: float
-    start: int = 0
-    end: int = 0
-    probability: float = 0.0
+    score: float  # of its first token plus its last one
+    start: int = 0  # where it stands in the context, in characters
+    end: int = 0  # the first behind it
+    probability: float = 0.0  # among the answers of a list
 
 
 def best_answers(
     questions: Sequence[Question], windows: Windows, scores: np.ndarray, reading: Reading
 ) -> tuple[list[list[Answer]], list[float]]:
-    """The best answers of every question, and the score of its having none.
+    """The best answers of every question, the best first, and the score of its having none, from scores of
+    the shape (windows, length, 2).
 
-    Parameters
-    ----------
-    scores : np.ndarray, shape (windows, length, 2)
-
-    Returns
-    -------
-    list of list of Answer
-        The best first, without probabilities; empty if a context has no token.
-    list of float
-        The scores of [CLS], in the window where they are lowest.
+    The answers are without probabilities; there are none if a context has no token. The score of having none
+    is that of [CLS], in the window where it is lowest.
     """
     answers, nulls = [], []
     borders = np.searchsorted(windows.features.texts, np.arange(len(questions) + 1))

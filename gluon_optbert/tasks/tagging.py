@@ -25,17 +25,9 @@ KEYS = (('words', 'tags'), ('tokens', 'ner_tags'), ('tokens', 'tags'))  # of JSO
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence.
+    """The words of a sentence, and a tag for each, or none where they are not known."""
 
-    Parameters
-    ----------
-    line : int
-        In its file.
-    tags : tuple of str
-        One for each word, or none where they are not known.
-    """
-
-    line: int
+    line: int  # in its file
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
 

@@ -28,47 +28,24 @@ _LONGEST_NAME = 255  # bytes that file systems take
 class Task:
     """One data set of sentences, or of pairs, with a label each.
 
-    Parameters
-    ----------
-    name : str
-    head : Head, optional
-        With the labels in their canonical order, which is that of the scores, and their names. None if the
-        labels are those in the training file: `examples.with_head` reads them.
-    fields : tuple of str
-        The columns of the first text and, if there is one, of the second.
-    label : str
-        The column of the label.
-    index : str
-        The column of the number that a submission gives a row of a test set; without that column rows are
-        counted from 0.
-    metrics : tuple of str
-        Of `METRICS`, those that go with the head; the first decides which epoch is best.
-    train : str
-        The file to train on.
-    dev, test : mapping of str to str
-        Held-out sets by name, and test sets by the file of a submission, which is a plain file name. Without
-        held-out sets a share of the training file is held out.
-    headerless : tuple of str
-        The columns where a file has no header; empty if it always has one.
-    incomplete_rows : bool
-        Whether the official training file is known to have rows that are cut short; they are left out, and it
-        is said how many.
-    gluonnlp : str
-        The class of GluonNLP that fetches the files; empty if there is none.
+    The head has the labels in their canonical order, which is that of the scores; it is None if the labels
+    are those in the training file: `examples.with_head` reads them. Without held-out sets a share of the
+    training file is held out.
     """
 
     name: str
     head: Head | None
-    fields: tuple[str, ...]
-    label: str
-    train: str
+    fields: tuple[str, ...]  # the columns of the first text and, if there is one, of the second
+    label: str  # the column of the label
+    train: str  # the file to train on
+    # column of the number that a submission gives a row of a test set; without it they are counted from 0
     index: str = 'index'
-    metrics: tuple[str, ...] = ()
-    dev: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    test: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    headerless: tuple[str, ...] = ()
-    incomplete_rows: bool = False
-    gluonnlp: str = ''
+    metrics: tuple[str, ...] = ()  # of `METRICS`, that go with the head; the first says which epoch is best
+    dev: Mapping[str, str] = dataclasses.field(default_factory=dict)  # held-out sets by name
+    test: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by the file name of a submission
+    headerless: tuple[str, ...] = ()  # the columns where a file has no header; empty if it always has one
+    incomplete_rows: bool = False  # whether the training file is known to have rows cut short, to leave out
+    gluonnlp: str = ''  # the class of GluonNLP that fetches the files, if there is one
 
     def of(self, head: Head) -> Task:
         """The task with a head, and with the usual metrics of its kind if it has none; ValueError if a metric
@@ -145,12 +122,9 @@ def _is_plain(name: str) -> bool:
 def read_task(path: Path) -> Task:
     """The task that a JSON file describes.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file; a key is missing, unknown or of the wrong kind; a metric does not go with
-        the head, if that is known; a submission has no plain file name; or two of the training, dev and test
-        sets have one name.
+    FileNotFoundError or ValueError if there is no such file; a key is missing, unknown or of the wrong kind;
+    a metric does not go with the head, if that is known; a submission has no plain file name; or two of the
+    training, dev and test sets have one name.
     """
     path = Path(path)
     file = checked(_TaskFile, read_json(path), source=path)
@@ -188,8 +162,8 @@ def find_task(name: str | Path) -> Task:
     if task is None:
         names = [task.name for task in packaged_tasks().values()]
         raise ValueError(
-            f'{str(name)!r} is no task{meant(str(name).upper(), names())}; there are '
-            f'{", ".join(names())}, or give a JSON file like those of the package'
+            f'{str(name)!r} is no task{meant(str(name).upper(), names)}; there are '
+            f'{", ".join(names)}, or give a JSON file like those of the package'
         )
     return task
 

@@ -64,18 +64,8 @@ class StateDifference(HybridBlock):
 
 
 def directions_of(states: mx.nd.NDArray, valid_length: np.ndarray, embedding: Embedding) -> mx.nd.NDArray:
-    """The embeddings of sentences, as they are pooled before any dense layer, of length 1.
-
-    Parameters
-    ----------
-    states : NDArray, shape (batch, length, h)
-        Of the last layer.
-    valid_length : np.ndarray, shape (batch,)
-        Tokens before the padding.
-
-    Returns
-    -------
-    NDArray, shape (batch, h)
+    """The embeddings of sentences, as they are pooled before any dense layer, of length 1, shape (batch, h);
+    from the states of the last layer, (batch, length, h), and the tokens before the padding, (batch,).
     """
     vectors = pooled(states, valid_length, embedding.pooling, ops=mx.nd)
     return mx.nd.L2Normalization(vectors, mode='instance')
@@ -87,7 +77,7 @@ def similarity_difference(
     """Difference of two networks in the sentences that they take for similar, summed over the sentences.
 
     Of every sentence of this worker it is the mean, over all other sentences in the pass of all workers, of
-    the squared difference between the student's cosine and the teacher's.
+    the squared difference between the student's cosine and the teacher's; shape (1,).
 
     Parameters
     ----------
@@ -95,10 +85,6 @@ def similarity_difference(
         Embeddings of length 1; h may differ.
     weights : NDArray, shape (batch,)
         1, or 0 for an instance that fills a batch up.
-
-    Returns
-    -------
-    NDArray, shape (1,)
     """
     all_weights = workers.gather(weights, name='weights')
     own, wanted = (
@@ -114,19 +100,9 @@ def similarity_difference(
 def cosine_distance(
     student: mx.nd.NDArray, teacher: mx.nd.NDArray, units: mx.nd.NDArray, weights: mx.nd.NDArray
 ) -> mx.nd.NDArray:
-    """One minus the cosine between the embeddings of a sentence in both networks, summed over the sentences.
-
-    Parameters
-    ----------
-    student, teacher : NDArray, shape (batch, h)
-        As in `similarity_difference`.
-    units : NDArray of int, shape (h of the student,)
-        The teacher's hidden units that the student has.
-    weights : NDArray, shape (batch,)
-
-    Returns
-    -------
-    NDArray, shape (1,)
+    """One minus the cosine between the embeddings of a sentence in both networks, summed over the sentences,
+    shape (1,); units, (h of the student,), are those of the teacher that the student has, and all else is as
+    in `similarity_difference`.
     """
     wanted = mx.nd.L2Normalization(mx.nd.take(teacher, units, axis=-1), mode='instance')
     return mx.nd.sum((1 - (student * wanted).sum(axis=1)) * weights)

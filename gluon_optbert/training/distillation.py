@@ -43,19 +43,12 @@ STATES_ALONE = {'last': 0.5, 'embeddings': 20.0, 'cosines': 1.0}
 class Outputs(NamedTuple):
     """Outputs of a network, a student's or a teacher's.
 
-    Attributes
-    ----------
-    states : list of NDArray, shape (batch, length, h)
-        After every layer, or after the last one alone; zero at the padding.
-    relations : list of NDArray, shape (batch, length, a * k or a * v)
-        Queries, keys and values of the last layer; empty if the network was built without.
-    heads : sequence of NDArray
-        Of the heads: the scores at the masked places, shape (batch, masked, vocab_size), or those of a task,
-        are the last one. Without heads they mean nothing.
+    The scores at the masked places, shape (batch, masked, vocab_size), or those of a task, are the last of
+    those of the heads. Without heads these mean nothing.
     """
 
-    states: list[mx.nd.NDArray]
-    relations: list[mx.nd.NDArray]
+    states: list[mx.nd.NDArray]  # (batch, length, h) after every layer or the last; zero at the padding
+    relations: list[mx.nd.NDArray]  # (batch, length, a * k or a * v): Q, K, V of the last layer, or empty
     heads: Sequence[mx.nd.NDArray]
 
     @classmethod
@@ -67,18 +60,10 @@ class Outputs(NamedTuple):
 
 
 class Teacher:
-    """A network that is learnt from; it is not trained, and has no dropout.
+    """A network that is learnt from, without gates; it is not trained, and has no dropout.
 
-    Parameters
-    ----------
-    saved : SavedModel
-        With the heads of pre-training or that of a task, and without gates.
-    precision : str
-        Of the encoder's matrix products.
-    heads : bool
-        Whether it computes scores; states alone need no heads.
-    output : mapping
-        Fields of `NetworkSettings` that say what is learnt beside the last state.
+    With `heads`, those of pre-training or that of a task, it computes scores; states alone need none. The
+    output has fields of `NetworkSettings` that say what is learnt beside the last state.
     """
 
     def __init__(
@@ -115,12 +100,9 @@ def check_teacher(
 ) -> None:
     """Refuse a network that cannot teach another, which is not cut yet.
 
-    Raises
-    ------
-    ValueError
-        If it has another vocabulary, or gates. If states or embeddings are learnt unit by unit, also if it
-        has another hidden size; if those of all layers are, another number of layers; if its scores are,
-        without heads of pre-training.
+    ValueError if it has another vocabulary, or gates. If states or embeddings are learnt unit by unit, also
+    if it has another hidden size; if those of all layers are, another number of layers; if its scores are,
+    without heads of pre-training.
     """
     if vocabulary_hash(teacher.vocabulary) != vocabulary_hash(student.vocabulary):
         raise ValueError(
@@ -144,18 +126,10 @@ def check_teacher(
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """The states of a student beside those of its teacher.
+    """The states of a student beside those of its teacher."""
 
-    Parameters
-    ----------
-    units : np.ndarray of int, shape (h of the student,)
-        The teacher's hidden units that the student has, in order.
-    layers : tuple of int
-        The student's layer for every layer of the teacher.
-    """
-
-    units: np.ndarray
-    layers: tuple[int, ...]
+    units: np.ndarray  # (h of the student,) int; the teacher's hidden units that it has, in order
+    layers: tuple[int, ...]  # the student's layer for every layer of the teacher
 
     @classmethod
     def whole(cls, architecture: Architecture) -> Match:
@@ -164,15 +138,8 @@ class Match:
 
     @classmethod
     def after(cls, units: np.ndarray, stayed: Sequence[int], teacher_layers: int) -> Match:
-        """The match of a network that was cut from the teacher; a layer that was dropped belongs to the
-        nearest that stayed, of two the earlier.
-
-        Parameters
-        ----------
-        units : np.ndarray of int
-            The hidden units that stayed.
-        stayed : sequence of int
-            The layers that stayed.
+        """The match of a network that was cut from the teacher, of the hidden units and the layers that
+        stayed; a layer that was dropped belongs to the nearest that stayed, of two the earlier.
         """
         nearest = [int(np.argmin(np.abs(np.asarray(stayed) - i))) for i in range(teacher_layers)]
         return cls(np.asarray(units), tuple(nearest))
@@ -180,23 +147,16 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Factors of the parts of the loss, which `Taught` explains, and of the `labels`: of MLM and NSP, or of
-    the loss of a task.
+    """Factors of the parts of the loss, which `Taught` explains."""
 
-    Parameters
-    ----------
-    temperature : float
-        What scores are divided by before the softmax.
-    """
-
-    labels: float = 1.0
+    labels: float = 1.0  # of MLM and NSP, or of the loss of a task
     scores: float = 1.0
     states: float = 1.0
     last: float = 0.0
     embeddings: float = 0.0
     cosines: float = 0.0
     relations: float = 0.0
-    temperature: float = 2.0
+    temperature: float = 2.0  # what scores are divided by before the softmax
 
     @property
     def same_width(self) -> bool:
@@ -250,12 +210,8 @@ class Taught(Objective):
     def learn(
         self, own: Mapping[str, float], *, teacher: Teacher, match: Match, weights: Weights, phase: Phase
     ) -> None:
-        """Take a teacher, once there are batches.
-
-        Parameters
-        ----------
-        own : mapping of str to float
-            The objective's own parts of the loss, which come first, and their weights.
+        """Take a teacher, once there are batches; `own` are the objective's own parts of the loss, which come
+        first, and their weights.
         """
         parts = {
             'scores': weights.scores,
@@ -313,14 +269,8 @@ class Taught(Objective):
     ) -> tuple[mx.nd.NDArray, ...]:
         """The teacher's parts of the loss, summed over some rows of a share.
 
-        Parameters
-        ----------
-        outputs : Outputs
-            The student's.
-        weights : NDArray, shape (batch,)
-            1, or 0 for an instance that fills a batch up.
-        divergence : callable, optional
-            The teacher's scores → how far the student's are from them, summed.
+        Outputs are the student's; weights, (batch,), are 1, or 0 for an instance that fills a batch up; and
+        `divergence` says how far the student's scores are from the teacher's, summed.
         """
         wanted = self.teacher.outputs(batch, rows)
         own = outputs.states
@@ -351,13 +301,8 @@ class Taught(Objective):
 class Distillation(Taught, Pretraining):
     """MLM plus NSP, and the parts of a teacher.
 
-    Parameters
-    ----------
-    *args
-        As of `Pretraining`; the model's settings have the `Weights.output`, and the shards have the teacher's
-        vocabulary.
-    **more
-        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
+    Arguments are those of `Pretraining`, with the `Weights.output` in the model's settings and shards of the
+    teacher's vocabulary, and those of `Taught.learn`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):

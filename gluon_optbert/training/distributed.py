@@ -47,12 +47,8 @@ class Guard:
     """Ends this process when another worker keeps it waiting for too long in a collective operation.
 
     Where a worker has ended or is stopped, horovodrun and Gloo end the others. For one that hangs they would
-    wait for ever, because its threads still answer, and the stall check of Horovod 0.28.1 does not fire.
-
-    Parameters
-    ----------
-    patience : float
-        Seconds that are waited at least.
+    wait for ever, because its threads still answer, and the stall check of Horovod 0.28.1 does not fire. It
+    waits for `patience` seconds at least.
     """
 
     def __init__(self, rank: int, size: int, patience: float):
@@ -112,14 +108,8 @@ def _guard(rank: int, size: int) -> Guard:
 
 
 class Workers:
-    """This process among the workers of a job; a job of one needs no Horovod.
-
-    Attributes
-    ----------
-    rank, size : int
-        Its number among all workers.
-    local_rank : int
-        Its number among those of its host.
+    """This process among the workers of a job; a job of one needs no Horovod. `rank` is its number among all
+    workers, `local_rank` that among those of its host.
     """
 
     def __init__(self):
@@ -164,17 +154,12 @@ class Workers:
         return mx.gpu(self.local_rank % gpus) if gpus else mx.cpu()
 
     def average(self, arrays: Sequence[mx.nd.NDArray], *, name: str, compression: str = 'none') -> None:
-        """Replace every array by its mean over the workers, in place.
+        """Replace every array by its mean over the workers, in place; they have the same order and shapes on
+        every worker.
 
-        Parameters
-        ----------
-        arrays : sequence of NDArray
-            In the same order, and of the same shapes, on every worker.
-        name : str
-            Unique among the collective operations that may be under way.
-        compression : str
-            One of `COMPRESSIONS`, what goes over the network: the arrays as they are, or rounded to float16,
-            half the bytes.
+        The name is unique among the collective operations that may be under way. The compression, one of
+        `COMPRESSIONS`, says what goes over the network: the arrays as they are, or rounded to float16, half
+        the bytes.
         """
         if self.size > 1:
             sent = [array.astype('float16') for array in arrays] if compression == 'fp16' else arrays

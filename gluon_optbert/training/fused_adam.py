@@ -67,16 +67,10 @@ def adam_step(
     decay: float,
     rate: float,
 ) -> None:
-    """One step of BERTAdam in place, with the rounding of MXNet's ``multi_adamw_update``.
+    """One step of BERTAdam in place, with the rounding of MXNet's ``multi_adamw_update``:
+    ``weight -= rate * (mean / (sqrt(variance) + epsilon) + decay * weight)``.
 
-    Parameters
-    ----------
-    weight, gradient, mean, variance : np.ndarray of float32, shape (n,)
-        The gradient is not changed.
-    rescale : float
-        What the gradient is multiplied by.
-    beta1, beta2, epsilon, decay, rate : float
-        ``weight -= rate * (mean / (sqrt(variance) + epsilon) + decay * weight)``.
+    All arrays are float32, shape (n,). The gradient is multiplied by `rescale` as it is read.
     """
     rescale, beta1, beta2, epsilon, decay, rate = map(
         np.float32, (rescale, beta1, beta2, epsilon, decay, rate)

@@ -23,18 +23,12 @@ from .distributed import Workers
 class Losses:
     """The MLM losses of a network, instance by instance.
 
-    Parameters
-    ----------
-    measured : HeldOut
-        Over all workers' shares together.
-    sums, tokens : np.ndarray of float64, shape (n,)
-        Of this worker's share: the loss of an instance, added up over its masked tokens, in nats; and the
-        number of these tokens. Both are 0 where a batch is filled up.
+    Sums and tokens are those of this worker's share, and 0 where a batch is filled up.
     """
 
-    measured: HeldOut
-    sums: np.ndarray
-    tokens: np.ndarray
+    measured: HeldOut  # over all workers' shares together
+    sums: np.ndarray  # (n,) float64; the loss of an instance, added up over its masked tokens, in nats
+    tokens: np.ndarray  # (n,) float64; the number of these tokens
 
 
 def held_out_batches(

@@ -117,11 +117,7 @@ def backward(
 ) -> np.ndarray:
     """Leave the gradients of this worker's share in the parameters; its share of the parts of the loss.
 
-    Parameters
-    ----------
-    scale : float
-        What the loss is multiplied by on the way; a power of two, so that it changes nothing but what
-        vanishes.
+    On the way the loss is multiplied by `scale`, a power of two, which changes nothing but what vanishes.
     """
     workers, totals = objective.workers, objective.totals(batch)
     factors = [
@@ -234,7 +230,7 @@ def train(
     states: Path | None,
 ) -> Progress:
     """Train what the optimizer holds for the steps of a phase, or until the objective is finished, going on
-    from the newest checkpoint if there is one.
+    from the newest checkpoint if there is one; the step, and what the objective remembers of its evaluations.
 
     The loss is the mean over the global batch, whatever the number of workers and of passes, but for the
     similarities of sentences, which are those within a pass; every step's dropout follows from the seed, the
@@ -246,11 +242,6 @@ def train(
         The number of steps done → the learning rate.
     states : Path, optional
         The directory of checkpoints; without it there are none, and nothing to go on from.
-
-    Returns
-    -------
-    Progress
-        The step, and what the objective remembers of its evaluations.
     """
     workers, store = objective.workers, None if states is None else States(states, phase.keep)
     progress = Progress(step=0) if store is None else store.resume(optimizer, workers, what=phase.name)

@@ -17,48 +17,22 @@ from .distributed import Workers
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """The settings of one call of `train`.
+    """The settings of one call of `train`."""
 
-    Parameters
-    ----------
-    name : str
-        For metrics and messages, e.g. ``recovery``.
-    batch_size : int
-        Instances a step over all workers.
-    batch_tokens : int
-        Tokens a step over all workers, padding included, for batches that are counted in tokens; or 0.
-    accumulate : int
-        Passes that a worker's share is split into.
-    seed : int
-        Of the data's order and of dropout.
-    first_batch : int
-        Where in the stream of batches the phase starts.
-    log_every, evaluate_every, checkpoint_every : int
-        In steps; 0 for never.
-    keep : int
-        Checkpoints to keep, the best one aside.
-    evaluation_limit : int
-        Held-out instances to look at.
-    notes : mapping
-        Fixed values for every metrics record, such as the round.
-    place : str
-        Where the phase stands in its run, for people: ``round 1/4``.
-    """
-
-    name: str
+    name: str  # for metrics and messages, e.g. ``recovery``
     steps: int
-    batch_size: int
-    accumulate: int = 1
-    seed: int = 0
-    first_batch: int = 0
-    log_every: int = 50
+    batch_size: int  # instances a step over all workers
+    accumulate: int = 1  # passes that a worker's share is split into
+    seed: int = 0  # of the data's order and of dropout
+    first_batch: int = 0  # where in the stream of batches the phase starts
+    log_every: int = 50  # steps; 0 for never, as with the next two
     evaluate_every: int = 0
     checkpoint_every: int = 0
-    keep: int = 2
-    evaluation_limit: int = 1024
-    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    place: str = ''
-    batch_tokens: int = 0
+    keep: int = 2  # checkpoints, the best one aside
+    evaluation_limit: int = 1024  # held-out instances to look at
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for every record, such as the round
+    place: str = ''  # where the phase stands in its run, for people: ``round 1/4``
+    batch_tokens: int = 0  # a step over all workers, with padding, of batches counted in tokens; or 0
 
     @property
     def pass_size(self) -> int:
@@ -67,25 +41,14 @@ class Phase:
 
 
 class Objective:
-    """Batches, the losses that a phase makes small, and measurements on held-out data.
+    """Batches, the losses that a phase makes small, and measurements on held-out data."""
 
-    Attributes
-    ----------
-    losses : tuple of str
-        The parts of the loss, as metrics call them.
-    weights : tuple of float
-        What each part is multiplied by; empty for one each. Metrics have the parts without their weights.
-    decides : str
-        The measurement, the smaller the better, that decides which step is best; unless `remember` and
-        the two after it are others.
-    returns_to_best : bool
-        Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
-    """
-
-    losses: tuple[str, ...] = ()
-    weights: tuple[float, ...] = ()
+    losses: tuple[str, ...] = ()  # the parts of the loss, as metrics call them
+    weights: tuple[float, ...] = ()  # what each is multiplied by, though not in metrics; empty for one each
+    # the measurement, the smaller the better, that decides which step is best, unless `remember` and the two
+    # after it are others
     decides = ''
-    returns_to_best = False
+    returns_to_best = False  # whether the best step will be gone back to, and always has a checkpoint
 
     def __init__(self, model: OptBERTModel, workers: Workers):
         self.model, self.workers = model, workers

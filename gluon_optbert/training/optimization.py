@@ -152,8 +152,6 @@ class Optimizer:
 
     Parameters
     ----------
-    parameters : mapping of name to Parameter
-        What is trained.
     name : str
         One of MXNet's, ``bertadam``, which is GluonNLP's, or ``adamw``, the same with the moments' bias
         corrected.

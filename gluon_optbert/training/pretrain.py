@@ -34,19 +34,7 @@ from .recipe import PretrainRecipe, check_shards_fit, open_shards, trained_parts
 
 class Pretraining(Objective):
     """MLM plus NSP: the mean over the masked tokens of the global batch plus the mean over its instances. The
-    latter is left out if the shards have no pairs.
-
-    Parameters
-    ----------
-    shards : Shards
-        To train on.
-    heldout : Shards, optional
-        To measure on.
-
-    Attributes
-    ----------
-    labels : tuple of str
-        The losses of labels: ``mlm`` and, with pairs, ``nsp``.
+    latter is left out if the shards have no pairs. `labels` are the names of these losses.
     """
 
     decides = 'mlm_loss'
@@ -90,17 +78,8 @@ def batches_of(shards: Shards, phase: Phase, start: int, workers: Workers) -> Ge
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:
-    """Pre-train a network and write its model directory.
-
-    Parameters
-    ----------
-    workers : Workers, optional
-        The workers of this job; by default those that the environment names.
-
-    Returns
-    -------
-    Progress
-        What was measured at the end, as the model directory says it.
+    """Pre-train a network and write its model directory; what was measured at the end, as that says it. The
+    workers are those of the environment unless given.
 
     Raises
     ------
@@ -181,11 +160,7 @@ def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers)
 
 def read_start(directory: Path) -> SavedModel:
     """The network in a directory, if pre-training can go on with it or prune it; its heads may be random.
-
-    Raises
-    ------
-    ValueError
-        If it lacks heads of pre-training, or still has gates.
+    ValueError if it lacks heads of pre-training, or still has gates.
     """
     start = read_model(directory)
     if start.head != PRETRAINING:

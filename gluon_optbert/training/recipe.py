@@ -150,7 +150,6 @@ class PretrainRecipe(TrainingRecipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         if self.train == 'heads' and self.model is None:
             return [f'train heads goes with model, a directory that {named("optbert-import")} made']
         return []

@@ -25,17 +25,11 @@ MEMORY = 'memory.params'
 
 
 class States:
-    """The checkpoints of one phase: parameters, optimizer state and progress, each whole or absent.
-
-    Attributes
-    ----------
-    memory : dict of str to np.ndarray
-        What the objective kept in the checkpoint that was restored last.
-    """
+    """The checkpoints of one phase: parameters, optimizer state and progress, each whole or absent."""
 
     def __init__(self, directory: Path, keep: int):
         self.directory, self._keep = Path(directory), keep
-        self.memory: dict[str, np.ndarray] = {}
+        self.memory: dict[str, np.ndarray] = {}  # of the objective, in the checkpoint that was restored last
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, increasing."""

@@ -36,7 +36,6 @@ class TeacherRecipe(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems()
         if self.taught is None:
             stated = [name for name in ('teacher_weights', 'temperature') if not self.is_default(name)]
