@@ -18,18 +18,25 @@ def texts_in(tmp_path, name, content):
     return list(read_texts(tmp_path / name))
 
 
+LINES = [{'text': 'a\tb', 'id': 3, 'label': 'x'}, {'question': 'é', 'more': ['c']}]
+
+
 @pytest.mark.parametrize(
-    'content, texts',
+    'name, content, texts',
     [
-        ('sentence\tlabel\na b\t1\nc "d\t0\n', ['a b', 'c "d']),
-        ('index\tsentence\n0\ta b\n', ['a b']),
-        ('Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t8\t9\ta\tb\n', ['a', 'b']),
-        ('id\tquestion\tsentence\tlabel\n7\ta\tb\tno\n8\tc\n', ['a', 'b', 'c']),
-        ('a b\t1\nc\t0\n', ['a b', '1', 'c', '0']),
+        # of a table the columns of text, or all
+        ('data.tsv', 'sentence\tlabel\na b\t1\nc "d\t0\n', ['a b', 'c "d']),
+        ('data.tsv', 'index\tsentence\n0\ta b\n', ['a b']),
+        ('data.tsv', 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t8\t9\ta\tb\n', ['a', 'b']),
+        ('data.tsv', 'id\tquestion\tsentence\tlabel\n7\ta\tb\tno\n8\tc\n', ['a', 'b', 'c']),
+        ('data.tsv', 'a b\t1\nc\t0\n', ['a b', '1', 'c', '0']),
+        ('data.jsonl', '\n\n'.join(map(json.dumps, LINES)) + '\n', ['a\tb', 'x', 'é']),
+        ('wiki_00', '<doc id="1" title="Title">\nTitle\n\nA b. C d.\n</doc>\n', ['A b.', 'C d.']),
+        ('lines.txt', 'a fine film\nwe like it\n', ['a fine film', 'we like it']),
     ],
 )
-def test_of_a_table_the_columns_of_text_are_read_or_all(tmp_path, content, texts):
-    assert texts_in(tmp_path, 'data.tsv', content) == texts
+def test_texts_are_read_as_a_file_has_them(tmp_path, name, content, texts):
+    assert texts_in(tmp_path, name, content) == texts
 
 
 def test_of_squad_a_context_is_read_once(tmp_path):
@@ -40,18 +47,6 @@ def test_of_squad_a_context_is_read_once(tmp_path):
     ]
     write_squad(tmp_path / 'dev.json', asked)
     assert sorted(read_texts(tmp_path / 'dev.json')) == ['a', 'b c', 'd', 'e', 'f']
-
-
-def test_of_json_lines_every_text_is_read(tmp_path):
-    lines = [{'text': 'a\tb', 'id': 3, 'label': 'x'}, {'question': 'é', 'more': ['c']}]
-    content = '\n\n'.join(json.dumps(line) for line in lines) + '\n'
-    assert texts_in(tmp_path, 'data.jsonl', content) == ['a\tb', 'x', 'é']
-
-
-def test_raw_text_is_read_in_its_layout(tmp_path):
-    article = '<doc id="1" title="Title">\nTitle\n\nA b. C d.\n</doc>\n'
-    assert texts_in(tmp_path, 'wiki_00', article) == ['A b.', 'C d.']
-    assert texts_in(tmp_path, 'lines.txt', 'a fine film\nwe like it\n') == ['a fine film', 'we like it']
 
 
 @pytest.mark.parametrize(
