@@ -283,7 +283,7 @@ class _Worker:
     def __init__(self, recipe: ShardRecipe):
         vocab = vocabulary.read_vocabulary(recipe.vocab)
         self.recipe = recipe
-        self.tokenize = vocabulary.make_remembering_tokenizer(vocab, cased=recipe.cased)
+        self.tokenize = vocabulary.make_tokenizer(vocab, cased=recipe.cased)
         self.spec = InstanceSpec(
             max_seq_length=recipe.max_seq_length,
             max_predictions=recipe.predictions,

@@ -21,7 +21,6 @@ from gluon_optbert.text.tokenizer import (
     AddedToken,
     TokenizerSettings,
     make_aligner,
-    make_remembering_tokenizer,
     make_tokenizer,
     vocabulary_hash,
     vocabulary_of,
@@ -84,7 +83,6 @@ def written(directory, tokenizer=None, *, vocabulary=VOCABULARY, **files):
 def assert_same_ids(vocabulary, tokenizer, text):
     wanted = tokenizer.encode(text, add_special_tokens=False).ids
     assert make_tokenizer(vocabulary)(text) == wanted == make_aligner(vocabulary)(text)[0], text
-    assert make_remembering_tokenizer(vocabulary)(text) == wanted, text
 
 
 def sequence(*parts):
