@@ -184,14 +184,7 @@ class Shards:
     manifest: Manifest
 
     @classmethod
-    def open(
-        cls,
-        directory: Path,
-        *,
-        split: str = 'train',
-        vocabulary_hash: str | None = None,
-        verify: bool = False,
-    ) -> Shards:
+    def open(cls, directory: Path, *, split: str = 'train', vocabulary_hash: str | None = None) -> Shards:
         """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever
         it is read.
 
@@ -201,15 +194,14 @@ class Shards:
             What pretrain/make_shards.py wrote.
         vocabulary_hash : str, optional
             That of the model; shards of another vocabulary are refused.
-        verify : bool
-            Read and check every shard now.
 
         Raises
         ------
         FileNotFoundError
             If the directory, the manifest or a shard is not there.
         ValueError
-            If the manifest or a shard is not what it should be, or belongs to another vocabulary.
+            If the manifest or the size of a shard is not what it should be, or they belong to another
+            vocabulary.
         """
         directory = Path(directory)
         path = directory / MANIFEST
@@ -235,7 +227,7 @@ class Shards:
         if manifest.cased is not None:
             shards.vocabulary()
         for number in range(len(shards.files)):
-            shards.read(number) if verify else shards._check_size(number)
+            shards._check_size(number)
         return shards
 
     @property

@@ -345,7 +345,10 @@ def _read_architecture(directory: Path) -> None:
 
 def _read_shards(directory: Path) -> None:
     for split in format_.SPLITS:
-        Shards.open(directory, split=split, verify=True).vocabulary()
+        shards = Shards.open(directory, split=split)
+        shards.vocabulary()
+        for number in range(len(shards.files)):
+            shards.read(number)
 
 
 def _read_parameters(directory: Path) -> None:

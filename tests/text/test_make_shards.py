@@ -78,7 +78,7 @@ def made(tmp_path_factory):
 
 def texts_of(directory, split):
     """Every instance with its predictions put back, as words, and its label."""
-    shards = Shards.open(directory, split=split, verify=True)
+    shards = Shards.open(directory, split=split)
     vocab, texts = shards.vocabulary(), []
     for number in range(len(shards.files)):
         fields = shards.read(number)
@@ -149,8 +149,8 @@ def test_documents_of_one_sentence_make_no_pairs(root):
     ):
         make_shards(recipe_of(root))
     make_shards(recipe_of(root, next_sentence=False))
-    shards = Shards.open(root / 'shards', verify=True)
-    assert not shards.next_sentence and all(label == 0 for _, label in texts_of(root / 'shards', 'train'))
+    assert not Shards.open(root / 'shards').next_sentence
+    assert all(label == 0 for _, label in texts_of(root / 'shards', 'train'))
 
 
 def test_duplicates_have_fresh_pairs_and_masks(made):
@@ -239,7 +239,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
     assert done.returncode == 0, done.stderr
     assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
-    Shards.open(root / 'shards', verify=True)
+    assert texts_of(root / 'shards', 'train')
 
 
 def test_bad_input_is_one_line_and_status_2(root):

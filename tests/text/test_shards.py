@@ -74,8 +74,6 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
     shards.read(0)
     with pytest.raises(ValueError, match='train-00001.npz: corrupt'):
         shards.read(1)
-    with pytest.raises(ValueError, match='corrupt'):
-        Shards.open(directory, verify=True)
     path.write_bytes(content[:-10])
     with pytest.raises(ValueError, match='truncated'):
         Shards.open(directory)
@@ -123,7 +121,7 @@ def test_values_out_of_range_are_refused_though_the_checksum_fits(tmp_path, fiel
     records[field][2] = value
     write_records(tmp_path / 'shards', {'train': [records]}, vocabulary())
     with pytest.raises(ValueError, match=said):
-        Shards.open(tmp_path / 'shards', verify=True)
+        read_all(tmp_path / 'shards')
 
 
 def npz_of(compress=zipfile.ZIP_STORED, **members):
