@@ -4,7 +4,6 @@ apart."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -83,9 +82,7 @@ def _library(path: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer that a ``tokenizer.json`` describes, without truncation and padding."""
     try:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # what the library is written in panics, which is no Exception
+    except Exception as error:
         raise ValueError(f'{path}: not read by `tokenizers` ({error!s:.200})') from error
     model = tokenizer.model
     if isinstance(model, tokenizers.models.WordPiece) and model.token_to_id(model.unk_token) is None:
@@ -93,17 +90,6 @@ def _library(path: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-@contextlib.contextmanager
-def _without_panics(path: Path) -> Iterator[None]:
-    """Turn a panic of the library, which is no Exception, into a ValueError."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != 'PanicException':
-            raise
-        raise ValueError(f'{path}: `tokenizers` fails with it ({error!s:.200})') from error
 
 
 def read_tokenizer(
@@ -125,14 +111,19 @@ def read_tokenizer(
         and the first word that differs.
     """
     tokens, source = tokens_beside(directory, given)
-    files = _Files.read(directory)
-    problems = _wrong_switches(files) + _other_tokens(tokens, files, source.name)
-    with _without_panics(directory / TOKENIZER):
+    try:
+        files = _Files.read(directory)
+        problems = _wrong_switches(files) + _other_tokens(tokens, files, source.name)
         settings, notes = _settings(tokens, files, problems)
         settings = settings.model_copy(update={'added_tokens': _added(tokens, files, problems)})
         vocabulary = vocabulary_of(tokens, settings=settings, source=str(source))
         if files.library is not None:
             problems += _differences(files.library, vocabulary)
+    except BaseException as error:  # what the library is written in panics, which is no Exception
+        if type(error).__name__ != 'PanicException':
+            raise
+        path = directory / TOKENIZER
+        raise ValueError(f'{path}: `tokenizers` fails with it ({error!s:.200})') from error
     if not problems:
         return vocabulary, notes
     found = '; '.join(problems)
