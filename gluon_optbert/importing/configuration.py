@@ -98,12 +98,8 @@ class _Uneven(_Network):
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architecture, tuple[str, ...]]:
-    """The architecture that a configuration describes, and notes on it for people.
-
-    Raises
-    ------
-    ValueError
-        With what is wrong with the configuration.
+    """The architecture that a configuration describes, and notes on it for people; ValueError with all that
+    is wrong with it.
     """
     kind = config.get('model_type', 'bert')
     if kind not in ('bert', UNEVEN):  # all else follows from it

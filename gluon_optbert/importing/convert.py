@@ -102,23 +102,11 @@ class ImportRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """An imported checkpoint: the model, and what was dropped on the way.
+    """An imported checkpoint: the model, and what was dropped on the way."""
 
-    Parameters
-    ----------
-    model : SavedModel
-        Its ``progress.untrained`` lists the parts of `heads.PARTS` that are random, if there are any.
-    form : str
-        Where it came from; a key of `name_maps.MAPS`.
-    dropped : tuple of str
-        The checkpoint's tensors that were left away on purpose.
-    notes : tuple of str
-        What a person should know, a line each.
-    """
-
-    model: SavedModel
-    form: str
-    dropped: tuple[str, ...]
+    model: SavedModel  # its ``progress.untrained`` lists the parts of `PARTS` that are random, if any are
+    form: str  # as of `Source`
+    dropped: tuple[str, ...]  # the checkpoint's tensors that were left away on purpose
     notes: tuple[str, ...]
 
 
@@ -188,12 +176,8 @@ def convert(
     source: Source, *, seed: int = 1, recipe: Mapping[str, Any] | None = None, steps: int = 0
 ) -> Imported:
     """A checkpoint as a model of this package, with random heads after `seed` where it lacks them, and so
-    many `steps` of pre-training behind it; 0 if they are not known.
-
-    Raises
-    ------
-    ValueError
-        Listing every name that is unknown or missing and every array whose shape, type or numbers do not fit.
+    many `steps` of pre-training behind it; 0 if they are not known. ValueError lists every name that is
+    unknown or missing and every array whose shape, type or numbers do not fit.
     """
     arrays, dropped, problems = _renamed(source)
     parameters, untrained, missing = _completed(arrays, source, seed)

@@ -41,6 +41,7 @@ _DENSE_OF_TRANSFORMERS = {
     'cls.seq_relationship': 'classifier',
     'classifier': 'task',
     'qa_outputs': 'task',
+    'dense.{i}': 'dense.{i}',  # of an embedding; ours
 }
 
 
@@ -59,7 +60,6 @@ HUGGING_FACE: NameMap = {
     'layer_transformation.weight': None,  # of CoFi's distillation
     'layer_transformation.bias': None,
     **_parts(_DENSE | _DENSE_OF_TRANSFORMERS, _WEIGHT_BIAS, _WEIGHT_BIAS),
-    **_parts({'dense.{i}': 'dense.{i}'}, _WEIGHT_BIAS, _WEIGHT_BIAS),  # of an embedding; ours
     **_parts(_NORMS, _WEIGHT_BIAS, _GAMMA_BETA),
     'cls.predictions.decoder.weight': 'word_embed.0.weight',  # tied
     'cls.predictions.decoder.bias': 'decoder.3.bias',

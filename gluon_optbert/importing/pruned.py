@@ -55,12 +55,8 @@ def pruned(
     block belongs to the layer before.
 
     It comes with its arrays, by the numbers of the layers that there are, the names of LayerNorms of blocks
-    that are left out, and notes.
-
-    Raises
-    ------
-    ValueError
-        Naming ``pruned_heads`` and the layer, if the widths are not those of a pruned network.
+    that are left out, and notes. ValueError names ``pruned_heads`` and the layer, if the widths are not those
+    of a pruned network.
     """
     table = parameter_table(architecture)
     specs = {name: table.get(look_up('Hugging Face', name)[1] or '') for name in arrays}

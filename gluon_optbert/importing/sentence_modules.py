@@ -92,17 +92,9 @@ def modules_of(directory: Path) -> list[tuple[str, Path]]:
 def embedding_of(
     directory: Path, config: Mapping[str, Any], *, cased: bool
 ) -> tuple[Embedding, dict[str, np.ndarray]]:
-    """The embedding that the modules of a directory make, and the arrays of its dense layers by name.
-
-    Parameters
-    ----------
-    directory : Path
-        Of ``modules.json``; without one the embedding is the usual one.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If a module is damaged, or says what this package cannot compute.
+    """The embedding that the modules of a directory make, the usual one without ``modules.json``, and the
+    arrays of its dense layers by name; ValueError or FileNotFoundError if a module is damaged, or says what
+    this package cannot compute.
     """
     modules = modules_of(directory)
     if not modules:

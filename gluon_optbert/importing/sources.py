@@ -37,48 +37,23 @@ ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BER
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A checkpoint as it was read, before anything is renamed.
+    """A checkpoint as it was read, before anything is renamed."""
 
-    Parameters
-    ----------
-    form : str
-        A key of `name_maps.MAPS`.
-    arrays : dict of name to np.ndarray
-        By the checkpoint's own names.
-    skipped : tuple of str
-        Tensors that were not read because they are dropped anyway.
-    notes : tuple of str
-        What a person should know, a line each.
-    untrained : tuple of str
-        Parts of the heads of pre-training that are there and random, as the checkpoint says itself.
-    """
-
-    form: str
+    form: str  # a key of `name_maps.MAPS`
     architecture: Architecture
     vocabulary: Vocabulary
     head: Head
-    arrays: Mapping[str, np.ndarray]
-    skipped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    untrained: tuple[str, ...] = ()
+    arrays: Mapping[str, np.ndarray]  # by the checkpoint's own names
+    skipped: tuple[str, ...] = ()  # tensors that were not read because they are dropped anyway
+    notes: tuple[str, ...] = ()  # what a person should know, a line each
+    untrained: tuple[str, ...] = ()  # parts of the heads that are there and random, as it says itself
 
 
 def read_source(
     source: str, *, vocabulary: Path | None = None, heads: int | None = None, as_is: bool = False
 ) -> Source:
-    """The checkpoint at a path, or of a name in GluonNLP's model zoo.
-
-    Parameters
-    ----------
-    source : str
-        A directory of Hugging Face or of Google's TensorFlow BERT, a ``bert_model.ckpt`` in one, a GluonNLP
-        ``.params`` file, or a name such as ``bert_12_768_12_book_corpus_wiki_en_uncased``.
-    vocabulary : Path, optional
-        By default the one that lies beside the weights.
-    heads : int, optional
-        Attention heads of a GluonNLP file whose name does not say them.
-    as_is : bool
-        As of `read_tokenizer`, for a directory of Hugging Face.
+    """The checkpoint at a path, or of a name in GluonNLP's model zoo. The arguments are the fields of
+    `convert.ImportRecipe`.
 
     Raises
     ------
@@ -254,14 +229,7 @@ def _of_gluonnlp(arrays: Mapping[str, np.ndarray], heads: int, words: Vocabulary
 
 def read_zoo(name: str) -> Source:
     """A BERT of GluonNLP's model zoo, fetched by GluonNLP into its own directory and checked against its
-    SHA-1 there.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model.
-    RunFailed
-        If it cannot be fetched.
+    SHA-1 there; ValueError if there is no such model, RunFailed if it cannot be fetched.
     """
     from gluonnlp.data.utils import _load_pretrained_vocab
     from gluonnlp.model import bert

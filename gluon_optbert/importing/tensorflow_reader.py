@@ -154,17 +154,8 @@ def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
 
 
 def read_tensorflow(prefix: Path, skip: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint by name; those whose names are to be skipped are not read.
-
-    Parameters
-    ----------
-    prefix : Path
-        Of its files' names, such as ``bert_model.ckpt``.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing, cut short or damaged.
+    """The tensors of a checkpoint by name, whose files' names begin with `prefix`; those whose names are to
+    be skipped are not read. FileNotFoundError or ValueError if a file is missing, cut short or damaged.
     """
     entries, shards = read_index(prefix)
     entries = {name: entry for name, entry in entries.items() if name not in skip}

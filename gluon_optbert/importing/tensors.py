@@ -35,12 +35,8 @@ def element_bytes(kind: str) -> int:
 
 
 def array_of(data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The array in little-endian bytes; bfloat16 becomes float32, which holds the same numbers.
-
-    Raises
-    ------
-    ValueError
-        If the type is unknown, a side is negative, or the bytes are more or fewer than the shape wants.
+    """The array in little-endian bytes; bfloat16 becomes float32, which holds the same numbers. ValueError if
+    the type is unknown, a side is negative, or the bytes are more or fewer than the shape wants.
     """
     if (
         len(shape) > MOST_SIDES
@@ -55,19 +51,9 @@ def array_of(data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def read_sharded(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The tensors of the files that an index names, and of no others.
-
-    Parameters
-    ----------
-    index : Path
-        JSON whose ``weight_map`` gives the name of a file beside it for every tensor.
-    read : function
-        From the path of such a file to its tensors by name.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing or damaged, is not beside the index, or has other tensors than the index says.
+    """The tensors of the files that an index names, and of no others: its ``weight_map`` gives the name of a
+    file beside it for every tensor. FileNotFoundError or ValueError if a file is missing or damaged, is not
+    beside the index, or has other tensors than the index says.
     """
     index = Path(index)
     places = read_json(index).get('weight_map')

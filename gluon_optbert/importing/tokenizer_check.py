@@ -95,14 +95,9 @@ def _library(path: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def read_tokenizer(
     directory: Path, given: Path | None = None, *, as_is: bool = False
 ) -> tuple[Vocabulary, tuple[str, ...]]:
-    """The vocabulary of a Hugging Face directory with the settings of its tokenizer, and notes for people.
-
-    Parameters
-    ----------
-    given : Path, optional
-        A vocabulary to take instead of the directory's own.
-    as_is : bool
-        Whether a tokenizer that reads text otherwise is put up with; the settings record where it does.
+    """The vocabulary of a Hugging Face directory, or the `given` one, with the settings of its tokenizer, and
+    notes for people. If `as_is`, a tokenizer that reads text otherwise is put up with; the settings record
+    where it does.
 
     Raises
     ------

@@ -52,14 +52,8 @@ class Document:
 def list_files(inputs: Iterable[Path]) -> list[Path]:
     """The files of `inputs`, each a file or a tree, in the order of their paths; hidden ones are passed over.
 
-    Links are followed. A file that is met twice counts once.
-
-    Raises
-    ------
-    FileNotFoundError
-        If an input is not there, or no input has a file, or a link leads nowhere.
-    PermissionError
-        If a directory cannot be read.
+    Links are followed. A file that is met twice counts once. FileNotFoundError if an input is not there, or
+    no input has a file, or a link leads nowhere; PermissionError if a directory cannot be read.
     """
     files: dict[Path, Path] = {}  # by what they are once links are followed
     for root in map(Path, inputs):

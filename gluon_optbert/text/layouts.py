@@ -125,12 +125,8 @@ def groups_of(lines: Iterable[str]) -> list[list[str]]:
 
 def wrapped(groups: Sequence[Sequence[str]]) -> bool:
     """Whether lines are those of paragraphs that were wrapped: few of them end a sentence, and most are too
-    full for the next one's first word, or go on in lower case, in which paragraphs do not begin.
-
-    Parameters
-    ----------
-    groups : sequence of sequences of str
-        As of `groups_of`.
+    full for the next one's first word, or go on in lower case, in which paragraphs do not begin. The lines
+    are those of `groups_of`.
     """
     pairs = [pair for group in groups for pair in zip(group, group[1:])]
     if not pairs or sum(ends_sentence(line) for line, _ in pairs) * 2 >= len(pairs):

@@ -107,24 +107,14 @@ class ShardRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """Result of the first reading of the input.
-
-    Parameters
-    ----------
-    files, layouts : tuple
-        Every file, and its layout.
-    held_out : frozenset of int
-        Numbers of documents.
-    counts : mapping of str to Counter
-        Of each layout: ``files``, ``documents``, and of the ``counted`` documents among them ``sentences``,
-        those that are ``unended``, and documents with ``several``.
-    """
+    """Result of the first reading of the input."""
 
     files: tuple[Path, ...]
-    layouts: tuple[str, ...]
+    layouts: tuple[str, ...]  # of the files
     documents: int
     characters: int
-    held_out: frozenset
+    held_out: frozenset[int]  # numbers of documents
+    # of each layout: files, documents, and of the counted documents among them sentences, and unended ones
     counts: Mapping[str, Counter]
 
     def lines(self) -> list[str]:
@@ -144,11 +134,8 @@ class Survey:
 def survey(recipe: ShardRecipe) -> Survey:
     """Read everything once: find unreadable files early, count documents, choose those held out.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing or unreadable, there are too few documents to make pairs and to hold some out, or
-        pairs are wanted and no document has two sentences.
+    FileNotFoundError or ValueError if a file is missing or unreadable, there are too few documents to make
+    pairs and to hold some out, or pairs are wanted and no document has two sentences.
     """
     vocab = recipe.vocab.resolve()
     files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]

@@ -188,20 +188,9 @@ class Shards:
         """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever
         it is read.
 
-        Parameters
-        ----------
-        directory : Path
-            What pretrain/make_shards.py wrote.
-        vocabulary_hash : str, optional
-            That of the model; shards of another vocabulary are refused.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the directory, the manifest or a shard is not there.
-        ValueError
-            If the manifest or the size of a shard is not what it should be, or they belong to another
-            vocabulary.
+        FileNotFoundError if the directory, the manifest or a shard is not there; ValueError if the manifest
+        or the size of a shard is not what it should be, or the vocabulary is not that of the model, whose
+        hash is given.
         """
         directory = Path(directory)
         path = directory / MANIFEST

@@ -42,61 +42,35 @@ _SURROGATES = re.compile('[\ud800-\udfff]')
 
 
 class AddedToken(BaseModel):
-    """A token that is looked for in a text before its words are split. The flags are those of `tokenizers`.
-
-    Parameters
-    ----------
-    single_word : bool
-        Whether it is found only where no letter or digit touches it.
-    lstrip, rstrip : bool
-        Whether it takes the white space before it, or behind it.
-    normalized : bool
-        Whether it is found in the normalized text, with or without capitals.
-    special : bool
-        Whether it is no text, for whoever turns tokens into text.
-    piece : bool
-        Whether words may be split into it, too. One that is no piece is among the last of its vocabulary.
+    """A token that is looked for in a text before its words are split. The flags but the last are those of
+    `tokenizers`.
     """
 
     model_config = ConfigDict(frozen=True, extra='forbid')
 
     content: str
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = True
-    special: bool = False
-    piece: bool = True
+    single_word: bool = False  # found only where no letter or digit touches it
+    lstrip: bool = False  # takes the white space before it
+    rstrip: bool = False  # and behind it
+    normalized: bool = True  # found in the normalized text, with or without capitals
+    special: bool = False  # no text, for whoever turns tokens into text
+    piece: bool = True  # words may be split into it, too; else it is among the last of its vocabulary
 
 
 class TokenizerSettings(BaseModel):
-    """How text is read before its words are split into the tokens of a vocabulary.
-
-    Parameters
-    ----------
-    clean_text : bool
-        Whether control characters are dropped.
-    handle_chinese_chars : bool
-        Whether every Chinese character is a word.
-    final_sigma : bool
-        Whether lower-casing makes a final sigma at the end of a word, as BERT's own program does and
-        `tokenizers` does not.
-    max_input_chars_per_word : int
-        A longer word is [UNK].
-    as_is : str
-        Where the checkpoint's own tokenizer reads text otherwise, if it was imported all the same.
-    """
+    """How text is read before its words are split into the tokens of a vocabulary."""
 
     model_config = ConfigDict(frozen=True, extra='forbid')
 
     lowercase: bool
     strip_accents: bool
-    clean_text: bool = True
-    handle_chinese_chars: bool = True
+    clean_text: bool = True  # drops control characters
+    handle_chinese_chars: bool = True  # makes every Chinese character a word
+    # lower-casing makes a final sigma at the end of a word, as in BERT's own program and not in `tokenizers`
     final_sigma: bool = True
-    max_input_chars_per_word: PositiveInt = _LONGEST_WORD
+    max_input_chars_per_word: PositiveInt = _LONGEST_WORD  # a longer word is [UNK]
     added_tokens: tuple[AddedToken, ...] = ()
-    as_is: str = ''
+    as_is: str = ''  # where the checkpoint's own tokenizer reads text otherwise, if it was imported so
 
     def normalizer(self) -> normalizers.Normalizer:
         """The one of `tokenizers`."""
@@ -110,17 +84,10 @@ class Vocabulary:
 
     `token_to_idx` is a dict of their numbers. `vocabulary[token]` is the number of a token, that of [UNK] for
     an unknown one; `vocabulary[tokens]` is a list of numbers.
-
-    Parameters
-    ----------
-    idx_to_token : list of str
-        All different, the special tokens among them; see `vocabulary_of`.
-    settings : TokenizerSettings, optional
-        How text is read. Unless given the tokens say it: `settings_of`.
     """
 
-    idx_to_token: list[str]
-    settings: TokenizerSettings | None = None
+    idx_to_token: list[str]  # all different, the special tokens among them; see `vocabulary_of`
+    settings: TokenizerSettings | None = None  # without them the tokens say how text is read: `settings_of`
 
     padding_token, unknown_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
 
@@ -159,13 +126,9 @@ class Vocabulary:
 def vocabulary_of(
     tokens: Sequence[str], *, settings: TokenizerSettings | None = None, source: str = 'vocabulary'
 ) -> Vocabulary:
-    """The vocabulary in which token i of `tokens` has the index i.
-
-    Raises
-    ------
-    ValueError
-        If it is empty, a token is empty or occurs twice, a special token is missing, or an added token has no
-        number, or not the one that `tokenizers` gives it; `source` is named.
+    """The vocabulary in which token i of `tokens` has the index i; ValueError, with the source, if it is
+    empty, a token is empty or occurs twice, a special token is missing, or an added token has no number, or
+    not the one that `tokenizers` gives it.
     """
     if not tokens:
         raise ValueError(f'{source}: is empty; a vocabulary has one token per line')
@@ -196,17 +159,9 @@ def vocabulary_of(
 
 
 def read_vocabulary(path: Path, *, files: Collection[str] | None = None) -> Vocabulary:
-    """The vocabulary in a file of one token per line, in the file's order, with the settings beside it.
-
-    Parameters
-    ----------
-    files : collection of str, optional
-        The files beside it that count; by default all.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
+    """The vocabulary in a file of one token per line, in the file's order, with the settings beside it if
+    they are among `files`, by default all. FileNotFoundError or ValueError if there is no such file, it is
+    not UTF-8, or `vocabulary_of` refuses its tokens.
     """
     path = Path(path)
     if not path.is_file():
@@ -450,12 +405,8 @@ def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False) -> 
     """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same
     vocabulary.
 
-    The special tokens come first, then the characters. A merge needs two occurrences.
-
-    Raises
-    ------
-    ValueError
-        If there is no text, or `size` cannot hold the special tokens and a few characters.
+    The special tokens come first, then the characters. A merge needs two occurrences. ValueError if there is
+    no text, or `size` cannot hold the special tokens and a few characters.
     """
     split_words = word_splitter(TokenizerSettings(lowercase=not cased, strip_accents=not cased))
     counts: collections.Counter = collections.Counter()
