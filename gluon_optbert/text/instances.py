@@ -122,11 +122,8 @@ def _trimmed(
     """Both segments cut to `room` tokens, each off the longer one (a tie: the second), at a random end."""
     a, b = a1 - a0, b1 - b0
     excess = max(a + b - room, 0)
-    if not excess:
-        return a0, a1, b0, b1
     uneven = min(excess, abs(a - b))
-    rest = excess - uneven
-    from_a = (uneven if a > b else 0) + rest // 2
+    from_a = (uneven if a > b else 0) + (excess - uneven) // 2
     from_b = excess - from_a
     front_a, front_b = (generator.getrandbits(cut).bit_count() for cut in (from_a, from_b))
     return a0 + front_a, a1 - (from_a - front_a), b0 + front_b, b1 - (from_b - front_b)

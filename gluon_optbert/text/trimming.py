@@ -48,10 +48,8 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
     of a word and inside; tokens with at least `count` uses in the text. The other tokens go, the longest ones
     first. The words that had one are split anew before shorter tokens are looked at, so a token stays, too,
     if `count` of these words need it. One token that tells the casing stays in any case. Words are those of
-    `count_words`; ValueError if `count` is below 1.
+    `count_words`.
     """
-    if count < 1:
-        raise ValueError(f'count must be at least 1, found {count}')
     splitting = _Splitting(words)
     splitting.renew(words, vocab)
     used = {token for token, uses in splitting.uses.items() if uses >= count}
