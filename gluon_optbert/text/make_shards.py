@@ -264,34 +264,30 @@ class Instances:
     peak_memory_bytes: int
 
 
-class _Worker:
-    """Makes chunks into instances; one in every process."""
+def _maker(recipe: ShardRecipe) -> Callable[[Chunk], Instances]:
+    """A function chunk → its instances, of all passes over it; held-out text gets one."""
+    vocab = vocabulary.read_vocabulary(recipe.vocab)
+    tokenize = vocabulary.make_tokenizer(vocab, cased=recipe.cased)
+    spec = InstanceSpec(
+        max_seq_length=recipe.max_seq_length,
+        max_predictions=recipe.predictions,
+        masked_share=recipe.masked_share,
+        short_share=recipe.short_share,
+        whole_words=recipe.whole_word_masking,
+        next_sentence=recipe.next_sentence,
+        cls_id=vocab['[CLS]'],
+        sep_id=vocab['[SEP]'],
+        mask_id=vocab['[MASK]'],
+        continues=np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token]),
+    )
 
-    def __init__(self, recipe: ShardRecipe):
-        vocab = vocabulary.read_vocabulary(recipe.vocab)
-        self.recipe = recipe
-        self.tokenize = vocabulary.make_tokenizer(vocab, cased=recipe.cased)
-        self.spec = InstanceSpec(
-            max_seq_length=recipe.max_seq_length,
-            max_predictions=recipe.predictions,
-            masked_share=recipe.masked_share,
-            short_share=recipe.short_share,
-            whole_words=recipe.whole_word_masking,
-            next_sentence=recipe.next_sentence,
-            cls_id=vocab['[CLS]'],
-            sep_id=vocab['[SEP]'],
-            mask_id=vocab['[MASK]'],
-            continues=np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token]),
-        )
-
-    def make(self, chunk: Chunk) -> Instances:
-        """All passes over a chunk; held-out text gets one."""
+    def make(chunk: Chunk) -> Instances:
         texts = map(documents.sentences_of, chunk.documents)
-        tokens = Tokens.of([list(map(self.tokenize, sentences)) for sentences in texts])
-        passes = self.recipe.dupe_factor if chunk.split == 'train' else 1
-        seeds = (self.recipe.seed, SPLITS.index(chunk.split), chunk.number)
+        tokens = Tokens.of([list(map(tokenize, sentences)) for sentences in texts])
+        passes = recipe.dupe_factor if chunk.split == 'train' else 1
+        seeds = (recipe.seed, SPLITS.index(chunk.split), chunk.number)
         generators = (np.random.RandomState([*seeds, copy]) for copy in range(passes))
-        records = np.concatenate([make_instances(tokens, self.spec, generator) for generator in generators])
+        records = np.concatenate([make_instances(tokens, spec, generator) for generator in generators])
         counts = {
             'documents': len(tokens),
             'sentences': len(tokens.sentences) - 1,
@@ -301,13 +297,15 @@ class _Worker:
         characters = sum(document.characters for document in chunk.documents)
         return Instances(chunk.split, chunk.number, records, counts, characters, os.getpid(), peak_memory())
 
+    return make
 
-_worker: _Worker | None = None
+
+_own_maker: Callable[[Chunk], Instances] | None = None  # of a worker process
 
 
 def _start_worker(recipe: ShardRecipe) -> None:
     """Set up a worker process, which leaves interrupts to its parent and ends when that is gone."""
-    global _worker
+    global _own_maker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -316,11 +314,11 @@ def _start_worker(recipe: ShardRecipe) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    _worker = _Worker(recipe)
+    _own_maker = _maker(recipe)
 
 
 def _make(chunk: Chunk) -> Instances:
-    return _worker.make(chunk)
+    return _own_maker(chunk)
 
 
 @contextlib.contextmanager
@@ -342,8 +340,7 @@ def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> 
     worker process dies.
     """
     if workers == 1:
-        worker = _Worker(recipe)
-        yield from map(worker.make, chunks)
+        yield from map(_maker(recipe), chunks)
         return
     waiting: deque[concurrent.futures.Future] = deque()
     context = multiprocessing.get_context('spawn')
