@@ -13,12 +13,12 @@ from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress, TaskScores
-from ..tasks.features import Features, TaskBatch, batch_of, steps_per_epoch, token_batches, training_batches
+from ..tasks.features import Features, TaskBatch, batch_of, steps_per_epoch, training_batches
 from ..text.trimming import TRIM
-from ..training.distillation import OF_LAST_STATE, Match, Weights, check_teacher
+from ..training.distillation import Match, Weights, check_teacher
 from ..training.objective import Objective, Phase
-from .objectives import EMBEDDED, PruningObjective, embed, fitting_teacher, with_whole
-from .recipe import BATCH_TOKENS, TaskPruneRecipe
+from .objectives import PruningObjective, fitting_teacher, with_whole
+from .recipe import TaskPruneRecipe
 from .trimming import record_of, trim_to_text
 
 
@@ -115,11 +115,6 @@ class FeaturesObjective(PruningObjective):
             workers=self.workers.size,
             passes=phase.accumulate,
         )
-
-    def embeddings(self, saved: SavedModel) -> np.ndarray:
-        """In the order of the held-out features, of the first ones."""
-        batches = token_batches(self.heldout, BATCH_TOKENS, most=EMBEDDED)
-        return embed(self._fixed(saved, **OF_LAST_STATE), batches)
 
     def sample_inputs(self, count: int) -> dict[str, np.ndarray]:
         batch = batch_of(self.heldout, np.arange(min(count, len(self.heldout))))

@@ -412,7 +412,8 @@ def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
 
 def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
     """The embeddings of some instances, as the network pools them before any dense layer, scaled to length 1:
-    float32 of shape (instances, h), in the order of their rows. The model was built with `OF_LAST_STATE`.
+    float32 of shape (instances, h), in the order of their rows. The model was built with `OF_LAST_STATE`, or
+    with `OF_STATES` if it has the head of a task.
     """
     rows: list[np.ndarray] = []
     values: list[np.ndarray] = []

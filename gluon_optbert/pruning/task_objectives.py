@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..architecture.heads import PRETRAINING
 from ..architecture.rounds import Round
 from ..cutting.shrink import without_gates
@@ -17,16 +19,17 @@ from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores, marked, paired_error
 from ..runs.recipe import fill, to_dict
+from ..tasks.features import token_batches
 from ..tasks.own_data import OwnData
 from ..tasks.scoring import squad_version
 from ..tasks.squad import Reading
-from ..training.distillation import Match, Teacher, Weights
+from ..training.distillation import OF_STATES, Match, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.objective import Phase
 from .algorithm import run_algorithm
 from .features_objective import FeaturesObjective, Scored
-from .objectives import Known
-from .recipe import SENTENCES, TaskPruneRecipe
+from .objectives import EMBEDDED, Known, embed
+from .recipe import BATCH_TOKENS, SENTENCES, TaskPruneRecipe
 from .sentence_objective import SentenceObjective
 
 _READING = (*Reading.model_fields, 'evaluation_tokens')
@@ -137,6 +140,12 @@ class TaskObjective(FeaturesObjective):
         phase = self.recipe.phase('evaluation', 0)
         training = self.labelled(self._fixed(saved), phase)
         return training.measured(training.evaluate(phase))
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        """In the order of the held-out features, of the first ones."""
+        batches = token_batches(self.heldout, BATCH_TOKENS, most=EMBEDDED)
+        # with the head of a task the last state alone is no output
+        return embed(self._fixed(saved, **OF_STATES), batches)
 
     def difference_error(self, one: Known, other: Known) -> float | None:
         """In percentage points; None for scores that are no means over instances."""

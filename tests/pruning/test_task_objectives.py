@@ -176,10 +176,12 @@ def test_every_method_prunes_without_training(pruned_for, tmp_path, method):
 
 def test_reconstruction_and_rotation_bring_a_task_network_nearer(pruned_for, tmp_path):
     common = {'steps': 0, 'rounds': 1, 'target': 0.5, 'method': 'magnitude', 'prune': 'akvf'}
-    more = {'rotate_heads': True, 'reconstruct': True}
+    more = {'rotate_heads': True, 'reconstruct': True, 'keep_embeddings': True}
     pruned_for('SST-2', **common, **more)
     errors = {row['network']: row['error'] for row in stages(VerifyRecipe(run=tmp_path / 'run'))}
     assert errors['reconstructed'] < 0.7 * errors['cut'] and verify(VerifyRecipe(run=tmp_path / 'run'))
+    kept = json.loads((tmp_path / 'run' / 'round-1' / 'embeddings.json').read_text())
+    assert kept['instances'] == 13 and kept['cut']['cosine'] < kept['reconstructed']['cosine'] <= 1
 
 
 @pytest.mark.parametrize('task, step', [('SST-2', 10), ('sentences', 6)])
