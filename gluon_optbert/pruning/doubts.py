@@ -43,7 +43,7 @@ def doubts(objective: PruningObjective) -> list[str]:
     if untaught is not None:
         found.append(untaught)
     count = objective.instances_held_out()
-    if count is not None and count < FEW_INSTANCES:
+    if count < FEW_INSTANCES:
         found.append(
             f'there are {count} held-out instances, too few to tell networks apart; give more data, hold '
             'more of it out, or raise --evaluation-limit'

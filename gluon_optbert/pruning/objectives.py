@@ -226,9 +226,9 @@ class PruningObjective:
         """How many instances are learnt from."""
         raise NotImplementedError
 
-    def instances_held_out(self) -> int | None:
-        """How many held-out instances are measured on; None if none are counted."""
-        return None
+    def instances_held_out(self) -> int:
+        """How many held-out instances are measured on."""
+        raise NotImplementedError
 
     def head_of(self, architecture: Architecture) -> Head:
         """The head of a network that is left; its embedding says of which index it is a query encoder, if it
