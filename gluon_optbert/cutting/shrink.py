@@ -206,7 +206,6 @@ def cut_tokens(
     parameters: Parameters, architecture: Architecture, kept: np.ndarray, head: Head = PRETRAINING
 ) -> tuple[dict[str, np.ndarray], Architecture]:
     """Keep some tokens in every tensor that has a side of tokens: the embedding, and the biases of MLM.
-    ValueError if the parameters or the tokens do not fit the architecture.
 
     Parameters
     ----------
@@ -220,16 +219,6 @@ def cut_tokens(
     architecture : Architecture
         The same but for its `vocab_size`.
     """
-    check_parameters(parameters, architecture, head)
-    kept = np.asarray(kept)
-    size = architecture.vocab_size
-    if kept.ndim != 1 or not len(kept) or kept.dtype.kind not in 'iu':
-        raise ValueError(f'tokens: wanted a list of numbers, found {kept.dtype} {kept.shape}')
-    if kept.min() < 0 or kept.max() >= size or len(np.unique(kept)) < len(kept):
-        raise ValueError(
-            f'tokens: wanted different numbers from 0 to {size - 1}, found {len(kept)} from {kept.min()} to '
-            f'{kept.max()}, {len(np.unique(kept))} of them different'
-        )
     left = {}
     for name, spec in parameter_table(architecture, head).items():
         value = np.asarray(parameters[name])

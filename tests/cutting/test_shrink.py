@@ -220,11 +220,3 @@ def test_rows_of_tokens_that_stay_are_kept_and_all_else_is_as_it_was(architectur
     for name, value in parameters.items():
         wanted = value[kept] if name in with_tokens else value
         assert np.array_equal(left[name], wanted), name
-
-
-@pytest.mark.parametrize(
-    'kept', [[], [0, 0], [-1, 2], [0, UNEVEN.vocab_size], [[0, 1]], [0.0, 1.0]], ids=lambda kept: str(kept)
-)
-def test_numbers_that_are_no_tokens_are_refused(kept):
-    with pytest.raises(ValueError, match='^tokens: wanted'):
-        cut_tokens(random_parameters(UNEVEN), UNEVEN, np.array(kept))
