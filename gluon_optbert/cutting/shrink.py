@@ -191,7 +191,6 @@ def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stre
     alphas = saved.alphas if alphas is None else alphas
     if not alphas:
         return saved
-    check_alphas(alphas, saved.architecture)
     kept = {key: np.flatnonzero(alpha) for key, alpha in alphas.items()}
     empty = [key for key, indices in kept.items() if len(alphas[key]) and not len(indices)]
     if empty:
