@@ -4,20 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from helpers.tiny import network, random_inputs
+from helpers.networks import HEADS, UNEVEN
+from helpers.tiny import random_inputs
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 
-UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), h=6)
-HEADS = [
-    Head('classification', ('no', 'yes', 'maybe'), 'MNLI'),
-    Head('regression', (), 'STS-B'),
-    Head('question_answering'),
-]
 
-
-@pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
+@pytest.mark.parametrize('head', HEADS[1:], ids=lambda head: head.kind)
 def test_only_output_is_the_scores_of_a_dense_layer(head):
     """On the pooled output, or on every token."""
     model = build(UNEVEN, head=head, initial_std=0.3)

@@ -2,20 +2,13 @@
 
 import pytest
 from helpers.examples import examples
-from helpers.networks import ARCHITECTURES
+from helpers.networks import ARCHITECTURES, HEADS
 from helpers.tiny import network
 from hypothesis import given
 
-from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, named_parameters
 
-HEADS = [
-    PRETRAINING,
-    Head('classification', ('no', 'yes', 'maybe')),
-    Head('regression'),
-    Head('question_answering'),
-]
 NETWORKS = {
     'even': network(),
     'uneven': network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12),

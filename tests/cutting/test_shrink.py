@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
+from helpers.networks import HEADS, NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from helpers.tiny import (
     network,
     outputs_of,
@@ -17,7 +17,6 @@ from helpers.tiny import (
 )
 from hypothesis import given, strategies as st
 
-from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, cut_tokens, fold, reordered, shrink, without_gates
@@ -204,8 +203,6 @@ def test_selections_that_do_not_fit_are_named(kept, layers):
 
 
 # Tokens
-
-HEADS = (Head(), Head('regression'), Head('classification', ('no', 'yes')), Head('question_answering'))
 
 
 @given(NETWORKS, SEEDS, st.sampled_from(HEADS), st.data())

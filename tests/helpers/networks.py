@@ -5,6 +5,7 @@ from gluonnlp.model.bert import BERTEncoder, BERTModel
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.named import uniform
 from gluon_optbert.text.batches import Batch
 from helpers.tiny import network
@@ -16,6 +17,12 @@ TOLERANCE = 1e-5
 
 EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
+HEADS = [
+    PRETRAINING,
+    Head('classification', ('no', 'yes', 'maybe'), 'MNLI'),
+    Head('regression', task='STS-B'),
+    Head('question_answering'),
+]
 
 
 WIDTH = st.integers(1, 9)

@@ -1,5 +1,6 @@
 """Networks whose vocabulary has words beside the letters, so that something of it can go."""
 
+from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
@@ -11,13 +12,12 @@ TOKENS = [*SPECIAL_TOKENS, *LETTERS, *('##' + letter for letter in LETTERS if le
 TEXT = 'The cats sit on the mat.\n\nThe dogs sit on the cats.\n\nA cat sits.\n\nThe end.\n'
 
 
-def whole_model(*layers, head=None, **widths):
+def whole_model(*layers, head=PRETRAINING, **widths):
     """A network with random weights and the vocabulary of `TOKENS`."""
     architecture = network(*layers, vocab_size=len(TOKENS), **widths)
-    parameters = random_parameters(architecture, **({} if head is None else {'head': head}))
-    more = {} if head is None else {'head': head}
+    parameters = random_parameters(architecture, head=head)
     progress = Progress.from_dict({'step': 7, 'mlm_loss': 2.5, 'other': 1})
-    return SavedModel(architecture, parameters, vocabulary_of(TOKENS), {'seed': 3}, progress, **more)
+    return SavedModel(architecture, parameters, vocabulary_of(TOKENS), {'seed': 3}, progress, head=head)
 
 
 def write_whole(directory, **more):
