@@ -195,10 +195,6 @@ def _blocks(cut: Cut, scores: Alphas) -> Selection:
     return select_blocks(cut.model.architecture, cut.cost, cut.target)
 
 
-def _random(cut: Cut) -> Alphas:
-    return random_scores(cut.model.architecture, cut.recipe.seed + cut.number)
-
-
 def _magnitude(cut: Cut) -> Alphas:
     return magnitude_scores(cut.model.parameters, cut.model.architecture, cut.model.head)
 
@@ -242,7 +238,7 @@ class Method:
 METHODS: dict[str, Method] = {
     'alpha': Method(None),
     'fisher': Method(fisher, measured=True, measure=gate_gradients),
-    'random': Method(_random),
+    'random': Method(lambda cut: random_scores(cut.model.architecture, cut.recipe.seed + cut.number)),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),
     'uniform-alpha': Method(None, _uniform, ranks_units=False),

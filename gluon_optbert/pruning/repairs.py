@@ -99,13 +99,6 @@ def _applied(dense: gluon.nn.Dense, inputs: np.ndarray) -> np.ndarray:
     return inputs @ dense.weight.data().asnumpy().T + dense.bias.data().asnumpy()
 
 
-def _held_out(batch: Batch) -> np.ndarray:
-    """Which tokens choose the penalty of a fit, shape (length * batch,) in the order of the stream: every
-    fourth 16 instances, as neighbours may share their text.
-    """
-    return np.broadcast_to(batch.rows // 16 % 4 == 0, batch.input_ids.T.shape).reshape(-1)
-
-
 class _Repair:
     """The two networks, and the tokens on their way through both.
 
@@ -125,7 +118,11 @@ class _Repair:
         self._architecture, self._batches, self._directory = whole.architecture, batches, directory
         self._ends, self._values = np.cumsum([batch.input_ids.size for batch in batches]), {}
         self._real, self._workers = [real_tokens(batch) for batch in batches], workers
-        self._held_out = [_held_out(batch) for batch in batches]
+        # every fourth 16 instances chooses the penalties of the fits, as neighbours may share their text
+        self._held_out = [
+            np.broadcast_to(batch.rows // 16 % 4 == 0, batch.input_ids.T.shape).reshape(-1)
+            for batch in batches
+        ]
         self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
         self._kept = lambda *axis: kept_along(axis, whole.architecture, selection)  # along uncut tensors
         self._stream = self._kept('h')
@@ -307,12 +304,7 @@ class _Repair:
 
 
 def reconstruct(
-    whole: SavedModel,
-    cut: SavedModel,
-    selection: Selection,
-    batches: list[Batch],
-    *,
-    workers: Workers | None = None,
+    whole: SavedModel, cut: SavedModel, selection: Selection, batches: list[Batch], *, workers: Workers
 ) -> SavedModel:
     """Repair a cut network so that its layers compute what the uncut ones did, without a gradient step.
 
@@ -326,8 +318,6 @@ def reconstruct(
         The units of `whole` that stayed.
     batches : list of Batch
         This worker's share of the text, over all workers `tokens_wanted`.
-    workers : Workers, optional
-        The workers of this job; by default those that the environment names.
 
     Returns
     -------
@@ -341,7 +331,6 @@ def reconstruct(
     """
     if selection.architecture(whole.architecture) != cut.architecture:
         raise ValueError('reconstruct: the selection does not lead from the one network to the other')
-    workers = workers or Workers()
     with tempfile.TemporaryDirectory(prefix='gluon_optbert-') as directory:
         repair = _Repair(whole, cut, selection, batches, Path(directory), workers)
         layers = (functools.partial(repair.layer, j) for j in range(len(cut.architecture.layers)))
