@@ -504,22 +504,19 @@ class TaskPruneRecipe(
     )
 
     def problems(self) -> list[str]:
-        problems = super().problems()
-        if self.gate_teacher and self.taught is None:
-            problems.append('gate_teacher needs a teacher')
-        if self.trim_count > 1 and not self.trim:
-            problems.append('trim_count is about the text of trim, which is not given')
-        if self.task == SENTENCES and self.data is None:
-            problems.append('the task sentences needs --data')
-        if self.task == SENTENCES and self.taught is None:
-            problems.append('the task sentences has no labels and needs a teacher')
-        if self.task == SENTENCES and not self.is_default('batch_size'):
-            problems.append('batch_size is not read for sentences, batch_tokens is')
-        if self.task == SENTENCES and self.gate_teacher:
-            problems.append('gate_teacher is about labels and scores, which the task sentences has not')
-        if self.task != SENTENCES and self.batch_tokens is not None:
-            problems.append('batch_tokens is about the task sentences')
-        return problems
+        of_sentences = {
+            'the task sentences needs --data': self.data is None,
+            'the task sentences has no labels and needs a teacher': self.taught is None,
+            'batch_size is not read for sentences, batch_tokens is': not self.is_default('batch_size'),
+            'gate_teacher is about labels and scores, which the task sentences has not': self.gate_teacher,
+        }
+        of_others = {'batch_tokens is about the task sentences': self.batch_tokens is not None}
+        wrong = {
+            'gate_teacher needs a teacher': self.gate_teacher and self.taught is None,
+            'trim_count is about the text of trim, which is not given': self.trim_count > 1 and not self.trim,
+            **(of_sentences if self.without_labels else of_others),
+        }
+        return super().problems() + [problem for problem, found in wrong.items() if found]
 
     @pydantic.model_validator(mode='before')
     @classmethod
