@@ -207,16 +207,8 @@ class GateTraining(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedGates:
-    """Result of the training of alpha.
-
-    Parameters
-    ----------
-    alphas : dict of width key to np.ndarray of float32, shape (width,)
-        The trained gates, zeros included.
-    scores : dict of width key to np.ndarray of float32, shape (width,)
-        The scores that rank the units: the trained gates; for ``l0`` the odds that a gate is open.
-    training : GateTraining
-        With the steps that were done.
+    """Result of the training of alpha: the trained gates, zeros included; the scores that `train_gates`
+    gives; and the training, with the steps that were done.
     """
 
     alphas: Alphas

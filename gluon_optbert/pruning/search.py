@@ -378,23 +378,10 @@ def one_round_of(recipe: SearchRecipe, workers: Workers) -> dict[str, Any]:
 
 
 def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchResult | None:
-    """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots.
+    """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots; None on
+    other workers than the first.
 
-    Parameters
-    ----------
-    workers : Workers, optional
-        Those of this job; by default those that the environment names.
-
-    Returns
-    -------
-    SearchResult, or None on other workers than the first
-
-    Raises
-    ------
-    ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first trial.
-    Terminated
-        From `prune`. A trial that diverges has failed, and the search goes on.
+    Workers and errors are as of `prune`, but a trial that diverges has failed, and the search goes on.
     """
     workers = workers or Workers()
     directory = RunDirectory(recipe, may_change=('trials',))
