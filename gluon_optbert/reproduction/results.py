@@ -116,9 +116,13 @@ class Results:
     """A table with its results and its plan."""
 
     table: PaperTable
-    columns: tuple[Column, ...]
     rows: tuple[ResultRow, ...]
     plan: Mapping[str, Any]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those that have scores."""
+        return columns_of(self.table)
 
     def label(self, column: Column) -> str:
         """The head of a column; the two of a pair have their metrics in it."""
@@ -141,8 +145,7 @@ def read_results(output: Path) -> Results:
     if plan.get('format') != FORMAT:
         raise ValueError(f'{path}: not a plan of format {FORMAT}')
     table = load_table(plan['table'])
-    published = {slug_of(name): record for name, record in zip(row_names(table), table.records())}
-    lacking = set(published) - {row['slug'] for row in plan['rows']}
+    lacking = {*map(slug_of, row_names(table))} - {row['slug'] for row in plan['rows']}
     if lacking:
         raise ValueError(f'{path}: lacks the rows {", ".join(sorted(lacking))} of Table {table.number}')
     rows = []
@@ -151,8 +154,8 @@ def read_results(output: Path) -> Results:
             task: Path(output) / 'cells' / row['slug'] / slug_of(task) / RESULT for task in task_names(table)
         }
         results = {task: [FineTuningResult.read(file)] for task, file in files.items() if file.is_file()}
-        rows.append(result_row(table, row, results, published.get(row['slug'], {})))
-    return Results(table, columns_of(table), tuple(rows), plan)
+        rows.append(result_row(table, row, results))
+    return Results(table, tuple(rows), plan)
 
 
 def columns_of(table: PaperTable) -> tuple[Column, ...]:
@@ -168,15 +171,11 @@ def score_name(result: FineTuningResult, metric: str) -> str:
 
 
 def result_row(
-    table: PaperTable,
-    planned: Mapping[str, Any],
-    results: Mapping[str, Sequence[FineTuningResult]],
-    record: Mapping[str, Cell],
+    table: PaperTable, planned: Mapping[str, Any], results: Mapping[str, Sequence[FineTuningResult]]
 ) -> ResultRow:
-    """A row of a plan with its results, of one run a task or of several; the record is what was published,
-    empty if nothing was.
-    """
-    columns = columns_of(table)
+    """A row of a plan with its results, of one run a task or of several, and with what was published."""
+    columns, published = columns_of(table), dict(zip(row_names(table), table.records()))
+    record = published.get(planned['name'], {})
     scores: dict[str, tuple[float, ...]] = {column.name: () for column in columns}
     majority: dict[str, float | None] = dict.fromkeys(scores)
     for column in columns:
@@ -247,21 +246,17 @@ def table_lines(results: Results) -> tuple[list[str], list[list[str]]]:
 def notes(results: Results) -> list[str]:
     """Remarks without which the table cannot be read."""
     plan = results.plan
-    most = 'at most ' if plan['alpha_steps_auto'] else ''
+    of_table, most = 'scale' in plan, 'at most ' if plan['alpha_steps_auto'] else ''
     remarks = [
         f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
         f'seeds {", ".join(map(str, plan["seeds"]))}'
-        + (
-            ' of fine-tuning, one network a row; '
-            if 'scale' in plan
-            else ', each of pruning and fine-tuning; '
-        )
+        + (' of fine-tuning, one network a row; ' if of_table else ', each of pruning and fine-tuning; ')
         + 'scores in percent, on the held-out sets.',
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
         f'Steps in each round: {most}{plan["alpha_steps"]} of gates, {plan["recovery_steps"]} of recovery'
-        + (f'; {plan["rounds"]} rounds; scale {plan["scale"]:g}.' if 'scale' in plan else '.'),
+        + (f'; {plan["rounds"]} rounds; scale {plan["scale"]:g}.' if of_table else '.'),
     ]
     if plan.get('scratch_steps'):
         remarks.append(f'Steps of a row that is trained from scratch: {plan["scratch_steps"]:,}.')

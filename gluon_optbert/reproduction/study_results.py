@@ -26,7 +26,7 @@ from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLEAR, RESULT, paired_error
-from .results import NOT_RUN, Entry, Results, columns_of, render, result_row, score_name
+from .results import NOT_RUN, Entry, Results, render, result_row, score_name
 from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
 # The better row first: what the paper's tables say of its rows, and what is expected of those beside them.
@@ -158,8 +158,8 @@ def read_study(output: Path) -> StudyResults:
 def table_of(study: StudyResults, number: int) -> Results:
     """A table of the paper with the study's scores, over the seeds of pruning."""
     table = load_table(number)
-    published = dict(zip(row_names(table), table.records()))
-    size = max((float(published[name]['parameters_m']) for name in published if name in _SIZED), default=0.0)
+    sizes = {name: float(record['parameters_m']) for name, record in zip(row_names(table), table.records())}
+    size = max((sizes[name] for name in _SIZED if name in sizes), default=0.0)
     names = known_rows(table) + [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
     plan = {(one['row'], one['size']): one for one in study.plan['networks']}
     rows, planned = [], []
@@ -172,9 +172,9 @@ def table_of(study: StudyResults, number: int) -> Results:
             for task in task_names(table)
             if (key, task) in study.cells
         }
-        rows.append(result_row(table, planned[-1], results, published.get(name, {})))
+        rows.append(result_row(table, planned[-1], results))
     seeds = sorted({one['seed'] for one in study.plan['networks']})
-    return Results(table, columns_of(table), tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
+    return Results(table, tuple(rows), {**study.plan, 'seeds': seeds, 'rows': planned})
 
 
 def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
