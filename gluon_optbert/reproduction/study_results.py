@@ -57,7 +57,6 @@ class Difference:
 
     mean: float
     error: float | None
-    seeds: int
 
     @property
     def verdict(self) -> str:
@@ -137,7 +136,7 @@ class StudyResults:
             [self._marks(key, task, seed, metric) for seed in of_row]
             for key, of_row in zip((better, other), zip(*pairs))
         )
-        return Difference(float(np.mean(apart)), paired_error(apart, *marks), len(pairs))
+        return Difference(float(np.mean(apart)), paired_error(apart, *marks))
 
 
 def read_study(output: Path) -> StudyResults:
