@@ -141,22 +141,15 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markup:
         for column in columns
     ]
 
-    def cell(value: Any, *, numeric: bool, wraps: bool = True) -> _Cell:
+    def cell(value: Any, alike: bool) -> _Cell:
         below, plain = (value.note, value.value) if isinstance(value, Noted) else (None, value)
-        words = wraps and len(str(value)) > _WORDS
-        kind = 'number' if numeric and header else 'words' if words else None
+        if alike and isinstance(value, float) and 1e-3 <= abs(value) < 999.95:
+            plain = f'{value:#.4g}'
+        kind = 'number' if header and _is_number(value) else 'words' if len(str(value)) > _WORDS else None
         return _Cell(plain if isinstance(plain, Markup) else shown(plain), kind, below)
 
-    def digits(value: Any, alike: bool) -> Any:
-        ordinary = alike and isinstance(value, float) and 1e-3 <= abs(value) < 999.95
-        return f'{value:#.4g}' if ordinary else value
-
-    heads = [cell(name, numeric=side, wraps=False) for name, side in zip(header, right)]
-    cells = [
-        [cell(digits(value, alike), numeric=_is_number(value)) for value, alike in zip(row, aligned)]
-        for row in rows
-    ]
-    return _PARTS.table(heads, cells)
+    heads = [_Cell(shown(name), 'number' if side else None, None) for name, side in zip(header, right)]
+    return _PARTS.table(heads, [list(map(cell, row, aligned)) for row in rows])
 
 
 def values(data: Any, depth: int = 0) -> Markup:
