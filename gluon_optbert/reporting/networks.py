@@ -342,10 +342,10 @@ def unequal(own: Score | Measured, other: Score | Measured) -> list[str]:
     """What another one was made with that this one was not, as ``limit 600 for 2000``; none if it is not
     known of both.
     """
-    names = [*own.made, *(name for name in other.made if name not in own.made)]
-    pairs = {name: (other.made.get(name), own.made.get(name)) for name in names}
-    found = [f'{name} {one} for {first}' for name, (one, first) in pairs.items() if one != first]
-    return found if own.made and other.made else []
+    if not (own.made and other.made):
+        return []
+    pairs = ((name, other.made.get(name), own.made.get(name)) for name in {**own.made, **other.made})
+    return [f'{name} {one} for {first}' for name, one, first in pairs if one != first]
 
 
 def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:

@@ -89,13 +89,12 @@ def _percent(value: float, of: float) -> str | None:
     return f'{value / of:.0%}'.replace('%', ' %') if of else None
 
 
-def _percent_of_score(score: Score, own: Score) -> str | None:
-    return None if unequal(own, score) else _percent(score.mean, own.mean)
-
-
 def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
     """The rows of the table: a measure, the first network, and every other with its share of its base."""
     bases = bases_of(networks)
+
+    def of_score(score: Score, own: Score) -> str | None:
+        return None if unequal(own, score) else _percent(score.mean, own.mean)
 
     def row(
         name: str,
@@ -126,7 +125,7 @@ def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
         rows.append(row('MLM loss', losses, '{:.3f}'.format, lambda loss, own: f'{loss - own:+.3f}'))
     for name in dict.fromkeys(name for network in networks for name in network.scores):
         scores = [network.scores.get(name) for network in networks]
-        rows.append(row(name, scores, Score.text, _percent_of_score))
+        rows.append(row(name, scores, Score.text, of_score))
         majorities = [score.majority for score in scores if score is not None and score.majority is not None]
         if majorities:
             rows.append(['majority class', *[score_text(majorities[0])] * len(networks)])
