@@ -136,12 +136,8 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
     Parameters
     ----------
     words : int
-        The most places of a task, drawn at random with the same limit for each label.
-
-    Returns
-    -------
-    dict of name to ProbeTask
-        None for a task that the text does not allow, such as casing where everything is lower case.
+        The most places of a task, drawn at random with the same limit for each label. A task that the text
+        does not allow is None, such as casing where everything is lower case.
     """
     positions = [(number, *place) for number, row in enumerate(sample.words) for place in row]
     tasks: dict[str, ProbeTask | None] = {}

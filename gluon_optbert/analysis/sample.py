@@ -146,16 +146,11 @@ def read_sample(
     ----------
     path : Path
         Of labelled text: a file of a task, or the directory of all tasks, for the task's training file.
+        FileNotFoundError or ValueError if it does not exist, or is none of these.
     limit : int
         The most sequences; a file with more is sampled at random.
     task : str, optional
-        The task, by a name that `find_task` knows. Without it, `task_of_file` finds the task of a
-        table.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If the path does not exist, or is none of these.
+        By a name that `find_task` knows; without it, `task_of_file` finds the task of a table.
     """
 
     def some(count: int) -> list[int]:

@@ -156,13 +156,7 @@ def by_quantity(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def read_run(path: Path, label: str) -> Run:
-    """The run in a directory.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If it is not there, not finished, or its rounds are not what pruning writes.
-    """
+    """The run in a directory; raises what `read_rounds` does."""
     rounds, recipe = read_rounds(path), path / 'recipe.yaml'
     found = load_yaml(read_small(recipe), source=str(recipe)) if recipe.is_file() else None
     values = found if isinstance(found, dict) else {}
@@ -428,12 +422,8 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
     label : str
         Of a network that only this result knows.
     result : mapping
-        The values of a result file. One without an architecture is passed over.
-
-    Raises
-    ------
-    ValueError
-        If its network has this score already, or the file lacks something.
+        The values of a result file; ValueError if it lacks something, or its network has this score already.
+        One without an architecture is passed over.
     """
     if not isinstance(result.get('architecture'), dict) or not result['architecture']:
         return list(networks)

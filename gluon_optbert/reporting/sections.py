@@ -65,17 +65,9 @@ class Reader(NamedTuple):
 
 
 def chapter(path: Path, label: str, *, readers: Sequence[Reader] = ()) -> Chapter:
-    """All that a directory or a file of results tells, with the label as its title.
-
-    Parameters
-    ----------
-    readers : sequence of Reader
-        Of the directories that other rooms know.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is nothing to report, or a file of it is damaged.
+    """All that a directory or a file of results tells, with the label as its title; `readers` are those of
+    directories that other rooms know. FileNotFoundError or ValueError if there is nothing to report, or a
+    file of it is damaged.
     """
     result = path / RESULT if path.is_dir() else path
     if result.is_file() and result.suffix == '.json':

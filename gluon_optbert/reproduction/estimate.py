@@ -146,12 +146,8 @@ MEASURES: Mapping[str, Callable[[SavedModel, Any, Workers], float]] = {
 
 
 class Times:
-    """Measured times in seconds: a step of each kind, an evaluation, and fine-tuning with one seed.
-
-    Attributes
-    ----------
-    seconds : dict of str to float
-        By name of `MEASURES`, or by task; what is not asked for is not measured.
+    """Measured times in seconds, by name of `MEASURES`, and of fine-tuning with one seed by task; what is not
+    asked for is not measured.
     """
 
     def __init__(self, base: SavedModel, workers: Workers):

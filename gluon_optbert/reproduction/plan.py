@@ -294,11 +294,7 @@ class Plan:
 
     def making(self, network: Network) -> TrainingRecipe:
         """The run that makes a network; of a pruned one in a study, the ladder of all sizes of its row.
-
-        Raises
-        ------
-        ValueError
-            If the network is trained from scratch, and nothing says for how many steps.
+        ValueError if it is trained from scratch, and nothing says for how many steps.
         """
         row = network.row
         if row.maker.kind == 'built':
@@ -444,17 +440,7 @@ def _instances(recipe: TableRecipe, task: str, stated: Stated, workers: Workers)
 
 def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     """Everything that a table or a study takes, checked: the base, its shards, the data of every task and
-    every recipe.
-
-    Parameters
-    ----------
-    workers : Workers, optional
-        Those of this job; by default those that the environment names.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If something is missing or does not fit.
+    every recipe; ValueError or FileNotFoundError if something is missing or does not fit.
     """
     workers = workers or Workers()
     file = None if recipe.study is None else StudyFile.read(recipe.study)

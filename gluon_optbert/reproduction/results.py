@@ -131,12 +131,8 @@ class Results:
 
 
 def read_results(output: Path) -> Results:
-    """The plan and the results of a table so far.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no table, or a file of it is damaged.
+    """The plan and the results of a table so far; FileNotFoundError or ValueError if there is no table, or a
+    file of it is damaged.
     """
     path = Path(output) / TABLE_PLAN
     if not path.is_file():

@@ -33,17 +33,8 @@ _LATER = ('rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
 
 
 def run(plan: Plan, *, workers: Workers | None = None) -> int:
-    """Make every network that is asked for and fine-tune it on its tasks, as far as it has not been done.
-
-    Parameters
-    ----------
-    workers : Workers, optional
-        Those of this job; by default those that the environment names.
-
-    Returns
-    -------
-    int
-        The pieces that are left: ``minutes`` ended the run, or other processes have taken them.
+    """Make every network that is asked for and fine-tune it on its tasks, as far as it has not been done; the
+    number of pieces that are left, where ``minutes`` ended the run, or other processes have taken them.
 
     Raises
     ------
