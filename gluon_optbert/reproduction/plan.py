@@ -167,7 +167,7 @@ class Plan:
     @functools.cached_property
     def pruning(self) -> PruneRecipe:
         """What the pruning runs have in common, with the steps of a round."""
-        return self.pruning_of()
+        return self.pruning_of(MAKERS['BERT-base'])  # which has no settings of its own
 
     @property
     def scratch_steps(self) -> int | None:
@@ -252,8 +252,8 @@ class Plan:
         most = 'at most ' if own.alpha_steps == 'auto' else ''
         return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'
 
-    def pruning_of(self, maker: Maker | None = None) -> PruneRecipe:
-        """Settings of all pruning runs, or of those on the way to a row; the steps are scaled."""
+    def pruning_of(self, maker: Maker) -> PruneRecipe:
+        """Settings of the pruning runs on the way to a row; the steps are scaled."""
         recipe, settings = self.recipe, self.stated['pruning']
         fixed = {
             'model': str(recipe.base),
@@ -266,11 +266,9 @@ class Plan:
         flags = {'alpha_steps': recipe.alpha_steps, 'recovery_steps': recipe.recovery_steps}
         steps = {name: value for name, value in flags.items() if value is not None}
         stated = {**settings.values, **steps}
-        own: dict[str, Any] = {}
-        if maker is not None:
-            own = {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
-            own |= maker.settings
-        if maker is not None and own:  # which may not go with the method of the file
+        own = {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
+        own |= maker.settings
+        if own:  # which may not go with the method of the file
             own = {'method': maker.method, 'prune': maker.prune, **own}
             if not maker.trains_gates:
                 own['alpha_steps'] = None  # auto is about trained gates
