@@ -141,7 +141,7 @@ def read_results(output: Path) -> Results:
     if plan.get('format') != FORMAT:
         raise ValueError(f'{path}: not a plan of format {FORMAT}')
     table = load_table(plan['table'])
-    lacking = {*map(slug_of, row_names(table))} - {row['slug'] for row in plan['rows']}
+    lacking = {*row_names(table)} - {row['name'] for row in plan['rows']}
     if lacking:
         raise ValueError(f'{path}: lacks the rows {", ".join(sorted(lacking))} of Table {table.number}')
     rows = []
