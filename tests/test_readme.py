@@ -11,9 +11,10 @@ from helpers.documents import blocks, code_of, text_of
 from helpers.finetuned import sentences, write_glue
 from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters
+from plot_encoders import times_of
 from plot_tasks import score_of
 from points import read_points
-from sentence_scores import apart, score_of as search_score
+from sentence_scores import NAMES, apart, score_of as search_score
 
 from gluon_optbert.runs.progress import paired_error
 
@@ -70,35 +71,44 @@ def test_the_table_says_what_the_results_say():
         assert f'{losses[0]}, {losses[1]} and {losses[2]}' in ' '.join(text_of(README).split())
 
 
-ENCODERS = {
-    'squad': 'questions for paragraphs, nDCG@10 × 100',
-    'wiki': 'titles for articles',
-    'squad in the parent': 'questions, in the index of the whole network',
-    'wiki in the parent': 'titles, in the index of the whole network',
+ENCODERS = {  # a number for the seed follows
+    'half, trained gates': 'long-alpha-2-1300',
+    'three of six layers': 'long-layers-2-1300',
+    'a third, trained gates': 'long-alpha-3-1300',
+    'two of six layers': 'long-layers-3-1300',
 }
 
 
 def test_the_table_of_sentence_encoders_says_what_their_results_say():
     place = ROOT / 'results' / 'encoders'
     scores = json.loads((place / 'scores.json').read_text(encoding='utf-8'))
-    timed = json.loads((place / 'times_long.json').read_text(encoding='utf-8'))['networks']
+    times = times_of(json.loads((place / 'times_trained.json').read_text(encoding='utf-8')), '8x128')
     whole, nothing = scores['parent'], np.empty(0)
+
+    def row(label, name, widths, int8):
+        cells = []
+        for search in NAMES[1:]:
+            own = search if name != 'parent' else search.split()[0]
+            cells.append(f'{search_score(scores[name], own, nothing):.1f}')
+            if name != 'parent':
+                gained, error = apart(scores[name], whole, search, nothing)
+                changed = f'{gained:.1f}'.replace('-', '−').replace('−0.0', '0.0')
+                cells[-1] += f' ({changed}, {error:.1f})'
+        took = times[widths['parameters'], widths['flops'], int8]
+        return [label, *cells, f'{times[whole["parameters"], whole["flops"], False] / took:.1f}']
+
+    wanted = [
+        row('the whole network', 'parent', whole, False),
+        row('the whole network, int8', 'int8-minilm', whole, True),
+    ]
+    for label, way in ENCODERS.items():
+        seeds = [name for name in (f'{way}-{seed}' for seed in (1, 2, 3)) if name in scores]
+        wanted += [row(label, name, scores[name], False) for name in seeds]
+        int8 = [name for name in seeds if f'int8-{name}' in scores]
+        wanted += [row(f'{label}, int8', f'int8-{name}', scores[name], True) for name in int8]
     lines = [line.strip('| ').split(' | ') for line in text_of(README).splitlines() if line.startswith('| ')]
-
-    def cell(name, way, seed):
-        one = scores[f'long-{way}-2-1300-{seed}']
-        gained, error = apart(one, whole, name, nothing)
-        changed = f'{gained:.1f}'.replace('-', '−').replace('−0.0', '0.0')
-        return f'{search_score(one, name, nothing):.1f} ({changed}, {error:.1f})'
-
-    for name, label in ENCODERS.items():
-        (cells,) = [line[1:] for line in lines if line[0] == label]
-        wanted = [', '.join(cell(name, way, seed) for seed in (1, 2)) for way in ('alpha', 'layers')]
-        assert cells == [f'{search_score(whole, name.split()[0], nothing):.1f}', *wanted]
-    (cells,) = [line[1:] for line in lines if line[0] == 'times as fast as the whole']
-    took = [one['shapes']['8x128']['median_ms'] for one in timed if one['engine'] == 'onnxruntime']
-    first, second, layers = (f'{took[0] / one:.1f}' for one in took[1:])
-    assert cells == ['1.0', f'{first}, {second}', layers]
+    labels = {one[0] for one in wanted}
+    assert [[one[0], *one[2:]] for one in lines if one[0] in labels] == wanted
 
 
 FEW = {  # what makes the commands of the block short, beside one round instead of four
