@@ -14,6 +14,7 @@ example:
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from points import parser_of, read_if_there
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.deployment.export import export
@@ -51,18 +52,23 @@ def gains(found: list[int]) -> np.ndarray:
     return np.where(place < 10, 100 / np.log2(place + 2), 0.0)
 
 
+@functools.cache
+def correlations(cosines: tuple[float, ...], gold: tuple[float, ...]) -> np.ndarray:
+    """Spearman's correlation on draws of the pairs with replacement, the same draws for every network."""
+    draws = np.random.RandomState(0).randint(len(gold), size=(RESAMPLED, len(gold)))
+    ranked = (rankdata(np.array(values)[draws], axis=1) for values in (cosines, gold))
+    own, wanted = (values - values.mean(axis=1, keepdims=True) for values in ranked)
+    return (own * wanted).sum(axis=1) / np.sqrt((own**2).sum(axis=1) * (wanted**2).sum(axis=1))
+
+
 def apart(
     one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray
 ) -> tuple[float, float]:
     """How much better `one` is than `other`, paired, and its standard error."""
     if name == 'pairs':
-        draws = np.random.RandomState(0).randint(len(gold), size=(RESAMPLED, len(gold)))
-        drawn = [
-            100 * np.subtract(*(spearmanr(np.array(x['pairs'])[rows], gold[rows])[0] for x in (one, other)))
-            for rows in draws
-        ]
         mean = 100 * np.subtract(*(spearmanr(x['pairs'], gold)[0] for x in (one, other)))
-        return mean, float(np.std(drawn, ddof=1))
+        drawn = np.subtract(*(correlations(tuple(x['pairs']), tuple(gold)) for x in (one, other)))
+        return mean, float(np.std(100 * drawn, ddof=1))
     gained = gains(one[name]) - gains(other[name if name in other else name.split(' ')[0]])
     return gained.mean(), gained.std(ddof=1) / len(gained) ** 0.5
 
