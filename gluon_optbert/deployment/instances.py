@@ -10,7 +10,14 @@ from pathlib import Path
 
 from ..architecture.heads import PRETRAINING, Head
 from ..runs.files import parse_json
-from ..tasks.examples import known_columns, label_columns, label_text, read_examples, several_labels
+from ..tasks.examples import (
+    known_columns,
+    label_columns,
+    label_text,
+    marked_labels,
+    read_examples,
+    several_labels,
+)
 from ..tasks.squad import read_questions
 from ..tasks.tables import read_header, wrong_separator
 from ..tasks.tagging import SUFFIXES, Sentence, read_sentences, sentence_of
@@ -110,7 +117,11 @@ def instance_of_json(
     if not texts or not all(isinstance(text, str) for text in texts):
         names = ', or '.join(' and '.join(map(repr, keys)) for keys in known)
         raise ValueError(f'{source}: wanted an object with the texts {names}')
-    label, answers = values.get(head.columns[-1] if head.columns else 'label', values.get('label')), ()
+    name = head.columns[-1] if head.columns else 'label'
+    label, answers = values.get(name, values.get('label')), ()
+    of_labels = name.split(',')
+    if head.kind == 'multi_label' and len(of_labels) > 1 and {*of_labels} <= {*values}:  # a key for each
+        label = marked_labels(of_labels, [values[one] for one in of_labels], source)
     if label is not None and head.kind == 'multi_label':
         answers = tuple(several_labels(label))
         label = ','.join(answers)

@@ -286,10 +286,15 @@ def label_cells(task: Task, table: Table) -> Iterable[tuple[int, Any]]:
         yield from table.column(task.label)
         return
     for line, cells in table.cells(columns):
-        wrong = [cell for cell in cells if str(cell).lower() not in ('0', '1', 'false', 'true')]
-        if wrong:
-            raise ValueError(f'{table.path}: line {line} has {wrong[0]!r:.60} where 0 or 1 is wanted')
-        yield line, [name for name, cell in zip(columns, cells) if str(cell).lower() in ('1', 'true')]
+        yield line, marked_labels(columns, cells, f'{table.path}: line {line}')
+
+
+def marked_labels(columns: Sequence[str], cells: Sequence[Any], source: str) -> list[str]:
+    """The names of the columns that hold a one; ValueError if a cell is neither one nor zero."""
+    wrong = [cell for cell in cells if str(cell).lower() not in ('0', '1', 'false', 'true')]
+    if wrong:
+        raise ValueError(f'{source} has {wrong[0]!r:.60} where 0 or 1 is wanted')
+    return [name for name, cell in zip(columns, cells) if str(cell).lower() in ('1', 'true')]
 
 
 def several_labels(cell: Any) -> list[str]:

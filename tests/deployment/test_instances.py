@@ -214,6 +214,11 @@ def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
     path = write(tmp_path / 'dev.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
     found = read_instances(path, head, labelled=True)
     assert [one.answers for one in found] == [('news', 'Paris, France'), ()]
+    keys = [{'text': 'a', 'news': 0, 'rock|pop': True}, {'text': 'b', 'news': '0', 'rock|pop': 0}]
+    path = write(tmp_path / 'keys.jsonl', ''.join(json.dumps(row) + '\n' for row in keys))
+    assert [one.answers for one in read_instances(path, SEVERAL, labelled=True)] == [('rock|pop',), ()]
+    with pytest.raises(ValueError, match='line has 2 where 0 or 1 is wanted'):
+        instance_of_json('{"text": "a", "news": 2, "rock|pop": 0}', SEVERAL)
     tags = Head('token_classification', ('O', 'B-town'))
     path = write(tmp_path / 'tags.jsonl', json.dumps({'words': ['a', 'b'], 'tags': ['o', 'b-TOWN']}) + '\n')
     assert [one.answers for one in read_instances(path, tags, labelled=True)] == [('O', 'B-town')]
