@@ -91,9 +91,15 @@ def instance_of(
 
 
 def instance_of_json(
-    line: str, head: Head = PRETRAINING, *, text: Sequence[str] = (), source: str = 'line'
+    line: str,
+    head: Head = PRETRAINING,
+    *,
+    labelled: bool = False,
+    text: Sequence[str] = (),
+    source: str = 'line',
 ) -> Instance:
-    """The instance in a line of JSON, an object with one or two texts and perhaps ``id`` and ``label``.
+    """The instance in a line of JSON, an object with one or two texts and perhaps ``id`` and ``label``; or,
+    if `labelled`, a key for each of several labels.
 
     The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head;
     or only as `text` says, if it is given. For a head that tags words, a list of ``words`` may stand for a
@@ -120,7 +126,7 @@ def instance_of_json(
     name = head.columns[-1] if head.columns else 'label'
     label, answers = values.get(name, values.get('label')), ()
     of_labels = name.split(',')
-    if head.kind == 'multi_label' and len(of_labels) > 1 and {*of_labels} <= {*values}:  # a key for each
+    if labelled and head.kind == 'multi_label' and len(of_labels) > 1 and {*of_labels} <= {*values}:
         label = marked_labels(of_labels, [values[one] for one in of_labels], source)
     if label is not None and head.kind == 'multi_label':
         answers = tuple(several_labels(label))
@@ -237,7 +243,7 @@ def _of_line(
 ) -> Instance:
     """The instance on a line of text or of JSON."""
     if format == 'jsonl':
-        return instance_of_json(line, head, text=text, source=source)
+        return instance_of_json(line, head, labelled=labelled, text=text, source=source)
     return instance_of(line, head, labelled=labelled, source=source)
 
 

@@ -218,7 +218,9 @@ def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
     path = write(tmp_path / 'keys.jsonl', ''.join(json.dumps(row) + '\n' for row in keys))
     assert [one.answers for one in read_instances(path, SEVERAL, labelled=True)] == [('rock|pop',), ()]
     with pytest.raises(ValueError, match='line has 2 where 0 or 1 is wanted'):
-        instance_of_json('{"text": "a", "news": 2, "rock|pop": 0}', SEVERAL)
+        instance_of_json('{"text": "a", "news": 2, "rock|pop": 0}', SEVERAL, labelled=True)
+    unread = instance_of_json('{"text": "a", "news": null, "rock|pop": 0.7}', SEVERAL)  # only predicted
+    assert unread == Instance('a')
     tags = Head('token_classification', ('O', 'B-town'))
     path = write(tmp_path / 'tags.jsonl', json.dumps({'words': ['a', 'b'], 'tags': ['o', 'b-TOWN']}) + '\n')
     assert [one.answers for one in read_instances(path, tags, labelled=True)] == [('O', 'B-town')]
