@@ -4,10 +4,11 @@ of its own.
 A network is a deployment directory, or the name or the JSON file of an architecture, which is exported with
 random weights. bert_base:int8 exports it in another precision.
 
-The peers compute the network of the first directory, which has to be in float32, with its weights. ONNX
-Runtime and OpenVINO read its model.onnx, or what their own tools make of it in eight bits. torch
-(Transformers) and gluonnlp take its parameters, if its layers are those of a plain BERT. Every network is
-first compared with the first, so that what is timed computes the same. Nothing else should run meanwhile."""
+ONNX Runtime and OpenVINO read the ONNX files of all directories. The peers compute the network of the first
+directory, which has to be in float32, with its weights: what the tools of ONNX Runtime and OpenVINO make of
+its model.onnx in eight bits; torch (Transformers) and gluonnlp, if its layers are those of a plain BERT.
+Every network is first compared with the first: its peers, and other engines, have to compute the same.
+Nothing else should run meanwhile."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='deployments',
-        example='python benchmarks/latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
+        example='python benchmarks/latency.py deploy deploy-int8 --engines mxnet,onnxruntime --batches 1,8',
     )
     onnx = recipe.engines != ('mxnet',) or any(PEERS[peer].environment == 'onnx' for peer in recipe.against)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
