@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tarfile
 
 import pytest
 from helpers.commands import succeed
@@ -16,11 +17,12 @@ from helpers.pruned import recipe_for
 from helpers.tiny import ROOT
 from points import read_points
 
+from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import sha256
-from gluon_optbert.runs.recipe import to_dict
+from gluon_optbert.runs.recipe import load_yaml, to_dict
 
 # Of a recipe: places, what changes no number, and gates of methods that train none.
 ELSEWHERE = set('output model data ranking resume checkpoint_every log_every target timing'.split())
@@ -92,6 +94,21 @@ def test_runs_for_tasks_have_the_recipes_that_are_recorded():
 def test_commands_of_recovery_exist():
     lines = lines_of('recovery')
     assert len(lines) > 20 and all(f'cd {ROOT}/some/work && ' in line for line in lines)
+
+
+def test_the_study_of_the_tables_says_every_setting_that_its_runs_would_have_now():
+    """Else it could not be gone on with: a run is refused that was begun with other settings."""
+    with tarfile.open(ROOT / 'results' / 'tables' / 'study.tar.xz') as study:
+        runs = [one for one in study.getmembers() if one.name.endswith('/recipe.yaml')]
+        recipes = {
+            one.name.split('/', 1)[1]: load_yaml(study.extractfile(one).read(), source=one.name)
+            for one in runs
+        }
+    for kind, cls in (('networks/', PruneRecipe), ('cells/', GlueRecipe)):
+        fields = {name: set(recipe) for name, recipe in recipes.items() if name.startswith(kind)}
+        assert len(fields) > 8 and all(
+            found == set(cls.model_fields) - set(cls.OF_THE_CALL) for found in fields.values()
+        )
 
 
 def test_what_has_ended_is_collected_and_compared(shards_directory, model_directory, tmp_path):
