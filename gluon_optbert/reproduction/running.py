@@ -28,8 +28,8 @@ from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from .plan import Network, Plan
 
-# What may differ on resuming; of squad1 and squad2, the cells that are begun tell more.
-_LATER = ('rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
+# What may differ on resuming; of the file of a study, of squad1 and of squad2, what is begun tells more.
+_LATER = ('study', 'rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
 
 
 def run(plan: Plan, *, workers: Workers | None = None) -> int:
