@@ -94,9 +94,8 @@ def test_the_table_of_sentence_encoders_says_what_their_results_say():
                 gained, error = apart(scores[name], whole, search, nothing)
                 changed = f'{gained:.1f}'.replace('-', '−').replace('−0.0', '0.0')
                 cells[-1] += f' ({changed}, {error:.1f})'
-        took = times.get((widths['parameters'], widths['flops'], int8))
-        speed = f'{times[whole["parameters"], whole["flops"], False] / took:.1f}' if took else 'not timed'
-        return [label, *cells, speed]
+        took = times[widths['parameters'], widths['flops'], int8]
+        return [label, *cells, f'{times[whole["parameters"], whole["flops"], False] / took:.1f}']
 
     wanted = [
         row('the whole network', 'parent', whole, False),
