@@ -202,11 +202,8 @@ class Epoch(Record):
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where training stands, and what it has measured; None is what a file does not say.
-
-    What was read is written again as it was, in its order and with keys that are unknown here.
-    """
+class Progress(Record):
+    """Where training stands, and what it has measured; None is what a file does not say."""
 
     step: StrictInt | None = None  # of the last phase of pre-training, of recovery, or of fine-tuning
     earlier_steps: StrictInt | None = None  # of pre-training in the phases before, earlier recovery included
@@ -239,16 +236,7 @@ class Progress:
     # of a checkpoint: the sums of the losses since the last metrics record, and the steps in them
     unlogged: tuple[Number, ...] | None = None
     workers: StrictInt | None = None  # of a checkpoint: how many had trained it
-    # what else the file says, and all of its keys in their order
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    names: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
-
-    def __post_init__(self):
-        said = [name for name in (*_FIELDS, *self.more) if self._value(name) is not None]
-        object.__setattr__(self, 'names', tuple(dict.fromkeys((*self.names, *said))))
-
-    def _value(self, name: str) -> Any:
-        return getattr(self, name) if name in _FIELDS else self.more[name]
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else the file says
 
     @property
     def trained_steps(self) -> int:
@@ -279,24 +267,21 @@ class Progress:
         return self.task_scores or self.held_out
 
     def updated(self, **values: Any) -> Progress:
-        """The same with some fields changed; None takes one away, and what is new comes last."""
-        kept = tuple(name for name in self.names if values.get(name, self) is not None)
-        new = tuple(name for name, value in values.items() if name not in kept and value is not None)
-        return dataclasses.replace(self, **values, names=kept + new)
+        """The same with some fields changed; None takes one away."""
+        return dataclasses.replace(self, **values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = 'progress.json') -> Progress:
         """The inverse of `to_dict`; ValueError that names the source and a value of another type."""
-        fields = {name: values[name] for name in _FIELDS if values.get(name) is not None}
+        known = {name: value for name, value in values.items() if name in _FIELDS}
         more = {name: value for name, value in values.items() if name not in _FIELDS}
-        return checked(cls, {**fields, 'more': more, 'names': tuple(values)}, source=source)
+        return super().from_dict({**known, 'more': more}, source=source)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        values = {name: self._value(name) for name in self.names}
-        return {
-            name: to_jsonable_python(value, exclude_none=name in _FIELDS) for name, value in values.items()
-        }
+        """JSON values, without those that are not known."""
+        values = super().to_dict()
+        del values['more']
+        return {**values, **self.more}
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Progress) if field.name not in ('more', 'names'))
+_FIELDS = {field.name for field in dataclasses.fields(Progress)} - {'more'}

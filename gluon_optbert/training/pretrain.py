@@ -198,13 +198,8 @@ def _progress(
     before = start.progress if start else Progress(untrained=tuple(PARTS))
     untrained = tuple(part for part in before.untrained or () if part not in trained_parts(shards)) or None
     if recipe.train == 'all':
-        earlier = {'earlier_steps': before.trained_steps or None, 'head_steps': before.head_steps}
-        return measured.updated(**earlier, untrained=untrained)
-    steps = Progress().updated(
-        step=before.step,
-        earlier_steps=before.earlier_steps,
-        kept_step=before.kept_step,
-        head_steps=measured.step,
-        untrained=untrained,
-    )
-    return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})
+        steps = {'earlier_steps': before.trained_steps or None, 'head_steps': before.head_steps}
+    else:
+        steps = {name: getattr(before, name) for name in ('step', 'earlier_steps', 'kept_step')}
+        steps['head_steps'] = measured.step
+    return measured.updated(**steps, untrained=untrained)
