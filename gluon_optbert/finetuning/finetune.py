@@ -24,7 +24,7 @@ from ..runs.files import check_place, refuse_existing, running, sha256, write_fi
 from ..runs.machine import ORIGIN, commits_of, note_origin
 from ..runs.progress import RESULT, Progress, marked
 from ..runs.recipe import to_dict
-from ..runs.run_directory import RunDirectory, State
+from ..runs.run_directory import RunDirectory
 from ..tasks.features import steps_per_epoch
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
@@ -188,7 +188,7 @@ def finetune(
         work, copy = directory.path, copy_path(recipe)
         if copy is not None:
             check_place(copy, remedy='give another --results')
-            other = '--output or --results' if directory.state is State.NEW else '--results'
+            other = '--output or --results' if directory.new else '--results'
             refuse_existing(copy, remedy=f'give another {other}')
         saved = without_gates(read_model(recipe.model))
         with doing('reading the task', quiet=not workers.first):

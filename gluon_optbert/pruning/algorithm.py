@@ -44,7 +44,7 @@ from ..runs.files import read_json, running, sha256, write_file, write_json
 from ..runs.limits import read_npz
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Progress, TaskScores
-from ..runs.run_directory import RunDirectory, State
+from ..runs.run_directory import RunDirectory
 from ..training.distributed import Workers
 from ..training.loop import Reporter
 from .doubts import doubts
@@ -383,7 +383,7 @@ def _open(
     """Check everything before the first step, and lay the run directory out; the objective of the run."""
     recipe.check_workers(workers)
     directory, begun = RunDirectory(recipe), recipe.output / 'round-0' / MODEL
-    if directory.state is State.BEGUN:
+    if not directory.new:
         if not begun.is_dir():
             _remake_start(kind, recipe, workers)
         return kind(recipe, read_model(begun), workers)

@@ -29,7 +29,7 @@ from ..runs.display import markdown_table
 from ..runs.files import write_file
 from ..runs.programs import named
 from ..runs.recipe import option, read_yaml
-from ..runs.run_directory import RECIPE, RunDirectory, State
+from ..runs.run_directory import RECIPE, RunDirectory
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
@@ -385,7 +385,7 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
     """
     workers = workers or Workers()
     directory = RunDirectory(recipe, may_change=('trials',))
-    if directory.state is State.NEW:
+    if directory.new:
         start = read_start(recipe.model)
         if lacking(start, Shards.open(recipe.shards)):
             raise ValueError(

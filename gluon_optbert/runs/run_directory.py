@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,14 +12,6 @@ from .recipe import check_same, save
 T = TypeVar('T')
 RECIPE = 'recipe.yaml'
 UNFINISHED = '.training'  # behind the name of a run's output, until it is finished
-
-
-class State(enum.Enum):
-    """Where a run stands when its command is given."""
-
-    NEW = 'new'
-    BEGUN = 'begun'
-    FINISHED = 'finished'
 
 
 def work_directory(output: Path) -> Path:
@@ -35,7 +26,7 @@ class RunDirectory(Generic[T]):
 
     A run either writes to its output from the beginning, and knows itself what is done. Or it works beside
     its output, in `work_directory`, and the output is there when the run is finished; what `read` gives of it
-    then is the `result`.
+    then is the `result`. A run is `new` if neither is there.
 
     Raises
     ------
@@ -60,20 +51,20 @@ class RunDirectory(Generic[T]):
         self._recipe, self._may_change, self._name = recipe, may_change, name
         output = recipe.output
         self.path = output if read is None else work_directory(output)
+        self.new = False
         self.result: T | None = None
         for place in (output, self.path):
             if place.exists() and not place.is_dir():
                 raise NotADirectoryError(f'{place} is a file; give another --output')
         if output.exists() and recipe.resume:
-            self.state = State.BEGUN if read is None else State.FINISHED
             self.result = None if read is None else read(output)
             self._check_recipe(output)
             return
         check_place(output)
         going_on = '' if read is not None else 'go on with --resume, or '
         refuse_existing(output, remedy=f'{going_on}give another --output')
-        self.state = State.BEGUN if self.path.exists() else State.NEW
-        if self.state is State.BEGUN:
+        self.new = not self.path.exists()
+        if not self.new:
             if not recipe.resume:
                 raise FileExistsError(
                     f'{self.path} holds an unfinished run; go on with --resume, or give another --output'
@@ -90,10 +81,10 @@ class RunDirectory(Generic[T]):
         it, and the others wait. `write` writes what it holds beside the recipe. OSError if fewer bytes than
         `needed` are free.
         """
-        if self.state is State.NEW:
+        if self.new:
             check_room(self.path, needed)
         workers.barrier(f'{self._name}checked')
-        if workers.first and self.state is State.NEW:
+        if workers.first and self.new:
             with new_directory(self.path) as staged:
                 save(self._recipe, staged / RECIPE)
                 if write is not None:

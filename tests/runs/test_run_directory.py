@@ -8,7 +8,7 @@ import pytest
 from helpers.tiny import contents
 
 from gluon_optbert.runs.recipe import Recipe, option
-from gluon_optbert.runs.run_directory import RunDirectory, State, work_directory
+from gluon_optbert.runs.run_directory import RunDirectory, work_directory
 
 
 class Soup(Recipe):
@@ -42,7 +42,7 @@ def read(request):
 
 def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
     directory = RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read, name='soup ')
-    assert (directory.state, directory.result) == (State.NEW, None) and not list(tmp_path.iterdir())
+    assert directory.new and directory.result is None and not list(tmp_path.iterdir())
     cook = Cook()
     directory.lay_out(cook, lambda staged: (staged / 'pot').write_text('empty'))
     assert directory.path == (tmp_path / 'soup' if read is None else work_directory(tmp_path / 'soup'))
@@ -90,7 +90,7 @@ def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_pa
         Soup(output=tmp_path / 'soup', guests=3, resume=True), read=read, may_change=('resume', 'guests')
     )
     going_on.lay_out(Cook(), lambda staged: (staged / 'pot').write_text('new'))
-    assert going_on.state is State.BEGUN and going_on.path == begun.path
+    assert not going_on.new and going_on.path == begun.path
     assert contents(tmp_path) == before
 
 
@@ -101,7 +101,7 @@ def test_begun_run_goes_on_where_it_was_moved_to(read, tmp_path):
     moved.parent.mkdir()
     begun.path.rename(moved)
     going_on = RunDirectory(Soup(output=tmp_path / 'kitchen' / 'broth', resume=True), read=read)
-    assert going_on.state is State.BEGUN and going_on.path == moved
+    assert not going_on.new and going_on.path == moved
     with pytest.raises(ValueError, match='other settings of salt;'):
         RunDirectory(Soup(output=tmp_path / 'kitchen' / 'broth', salt=2.0, resume=True), read=read)
 
@@ -111,7 +111,7 @@ def test_finished_run_is_read_and_its_settings_are_compared(tmp_path):
     begun.lay_out(Cook(), lambda staged: (staged / 'soup').write_text('good'))
     os.rename(begun.path, tmp_path / 'soup')
     finished = RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read_soup)
-    assert (finished.state, finished.result) == (State.FINISHED, 'good')
+    assert not finished.new and finished.result == 'good'
     with pytest.raises(ValueError, match='soup was begun with other settings of salt'):
         RunDirectory(Soup(output=tmp_path / 'soup', salt=2.0, resume=True), read=read_soup)
     with pytest.raises(FileExistsError, match='soup: exists'):
