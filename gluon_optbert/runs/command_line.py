@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .failures import Interrupted, LogLine, NotInstalled, RunFailed, meant, shown
+from .failures import LogLine, NotInstalled, RunFailed, Terminated, meant, shown
 from .machine import of_launcher
 from .programs import YAML
 from .recipe import (
@@ -181,7 +181,7 @@ def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
         except RecipeError as error:
             return _complain(2, *error.problems)
         except (RunFailed, NotInstalled) as error:
-            if isinstance(error, Interrupted) and error.agreed and of_launcher('RANK', '0') != '0':
+            if isinstance(error, Terminated) and of_launcher('RANK', '0') != '0':
                 return _complain(1)
             return _complain(1, error)
         except (

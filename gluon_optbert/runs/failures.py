@@ -47,15 +47,11 @@ class RunFailed(RuntimeError):
 
 
 class Interrupted(RunFailed, KeyboardInterrupt):
-    """A run that was asked to stop (Ctrl-C, SIGINT, SIGTERM) and can be resumed.
+    """A run that was asked to stop (Ctrl-C, SIGINT, SIGTERM) and can be resumed."""
 
-    Attributes
-    ----------
-    agreed : bool
-        Whether all workers have agreed to stop, so that rank 0 speaks for them.
-    """
 
-    agreed = False
+class Terminated(Interrupted):
+    """One whose workers have agreed to stop and have saved its state; rank 0 speaks for them."""
 
 
 class NotInstalled(ImportError):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import mxnet as mx
 import numpy as np
 
-from ..runs.failures import Interrupted, RunFailed
+from ..runs.failures import RunFailed
 from ..runs.machine import of_launcher
 
 COMPRESSIONS = ('none', 'fp16')
@@ -238,12 +238,6 @@ while not select.select([0], [], [], 1)[0]:
         os.kill(parent, signal.SIGKILL)
         break
 """
-
-
-class Terminated(Interrupted):
-    """The run was asked to stop, has saved its state, and can be resumed."""
-
-    agreed = True
 
 
 class Stop:

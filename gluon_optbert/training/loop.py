@@ -17,9 +17,10 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from ..runs.display import Display, tracked
+from ..runs.failures import Terminated
 from ..runs.files import write_file
 from ..runs.progress import Progress
-from .distributed import Stop, Terminated, Workers
+from .distributed import Stop, Workers
 from .objective import Objective, Phase
 from .optimization import Optimizer
 from .states import States

@@ -19,12 +19,12 @@ from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.recipes import finetune_squad, prepare_squad
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.runs.failures import Terminated
 from gluon_optbert.runs.progress import marked
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Terminated
 
 
 @pytest.fixture(scope='module')

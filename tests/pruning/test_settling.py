@@ -15,8 +15,8 @@ from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.report import agreement_of, gates_record, readable
+from gluon_optbert.runs.failures import Terminated
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.training.distributed import Terminated
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
 

@@ -15,11 +15,12 @@ import pytest
 from helpers.processor import needs_bfloat16
 from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
 
+from gluon_optbert.runs.failures import Terminated
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.training import held_out, pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import losses_of
-from gluon_optbert.training.loop import Reporter, Terminated, backward
+from gluon_optbert.training.loop import Reporter, backward
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.training.states import States
