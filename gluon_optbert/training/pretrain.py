@@ -201,5 +201,5 @@ def _progress(
         steps = {'earlier_steps': before.trained_steps or None, 'head_steps': before.head_steps}
     else:
         steps = {name: getattr(before, name) for name in ('step', 'earlier_steps', 'kept_step')}
-        steps['head_steps'] = measured.step
+        steps['head_steps'] = (before.head_steps or 0) + measured.step
     return measured.updated(**steps, untrained=untrained)

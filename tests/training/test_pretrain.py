@@ -141,7 +141,8 @@ def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tm
 @pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
 def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, parts):
     """After a recovery of 1,000 steps, of which the tenth was kept; in a network that was cut."""
-    progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': list(parts)}
+    progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50}
+    progress.update(head_steps=2, untrained=list(parts))
     architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
     start = write_saved_model(tmp_path / 'start', architecture=architecture, progress=progress)
     measured = pretrained(model=str(start), train='heads', steps=3)
@@ -151,7 +152,7 @@ def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, par
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
     assert after.progress == measured and measured.untrained is None
-    assert (measured.head_steps, measured.trained_steps) == (3, 60)  # these are no steps of pre-training
+    assert (measured.head_steps, measured.trained_steps) == (2 + 3, 60)  # the former are none of pre-training
 
 
 def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path, monkeypatch):
