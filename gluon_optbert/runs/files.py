@@ -95,13 +95,13 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
     output = Path(output)
     if not replace:
         refuse_existing(output)
-    check_room(output, needed)
-    output.parent.mkdir(parents=True, exist_ok=True)
     prefix = f'.{output.name}.partial-'
     for stale in output.parent.glob(f'{glob.escape(prefix)}*'):
         with _lock_of(stale) as is_ours:
             if is_ours:
                 shutil.rmtree(stale, ignore_errors=True)
+    check_room(output, needed)
+    output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f'{prefix}{secrets.token_hex(4)}')
     with _lock_of(partial):
         try:

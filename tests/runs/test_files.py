@@ -35,6 +35,11 @@ def test_directory_that_needs_more_than_is_free_is_refused_and_a_full_disk_names
     ):
         pass
     assert not list(tmp_path.iterdir())
+    stale = tmp_path / '.deploy.partial-0'  # of a killed process
+    stale.mkdir()
+    monkeypatch.setattr('shutil.disk_usage', lambda place: SimpleNamespace(free=2e9 - 1e9 * stale.exists()))
+    with new_directory(tmp_path / 'deploy', needed=2e9):
+        pass
 
 
 def test_pipe_is_written_to_and_not_replaced(tmp_path):
