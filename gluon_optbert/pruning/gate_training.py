@@ -21,7 +21,7 @@ from ..network.model import OptBERTModel, build
 from ..network.saved_model import SavedModel
 from ..network.settings import check_precision
 from ..text.shards import Shards
-from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
+from ..training.distillation import OF_STATES, Match, StateMatching, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.objective import Objective, Phase
@@ -365,8 +365,9 @@ def train_gates(
     def objective_of(model: OptBERTModel, phase: Phase) -> Objective:
         if teacher is None:
             return Pretraining(model, workers, source)
-        left = match or Match.whole(saved.architecture)
-        return StateMatching.for_gates(model, workers, source, teacher=teacher, match=left, phase=phase)
+        taught = {'teacher': teacher, 'match': match or Match.whole(saved.architecture)}
+        weights = Weights(labels=0.0, scores=0.0)
+        return StateMatching(model, workers, source, **taught, weights=weights, phase=phase)
 
     trained = train_alphas(
         saved,

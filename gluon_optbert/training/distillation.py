@@ -341,11 +341,6 @@ class StateMatching(Taught, Pretraining):
         super().__init__(*args)
         self.learn({}, weights=dataclasses.replace(weights, scores=0.0), **more)
 
-    @classmethod
-    def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
-        """The states alone, unweighted, as gates are trained on them."""
-        return cls(*args, weights=Weights(labels=0.0, scores=0.0), **more)
-
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
             return None
