@@ -103,7 +103,7 @@ class Display:
         """So many more steps are done."""
         self.done += steps
         if self._bar is not None:
-            self._bar.update(steps)
+            self._bar.update(self.done - self._bar.n)  # the thread may have shown them already
         if self._width is None:
             self.tick()
 

@@ -63,14 +63,37 @@ def test_worker_of_a_horovodrun_without_terminal_shows_lines():
     assert done.stdout == b'cooking: 3 eggs\n'
 
 
-def test_bar_is_shown_where_a_program_has_set_standard_error(monkeypatch, capfd):
-    """To its standard output, say: then descriptor 2 is no terminal that has a width."""
+def terminal_of_a_program(monkeypatch):
+    """A standard error that says it is a terminal, of a program that has set it."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, 'isatty', lambda: True, raising=False)
     monkeypatch.setattr(sys, 'stderr', terminal)
+    return terminal
+
+
+def test_bar_is_shown_where_a_program_has_set_standard_error(monkeypatch, capfd):
+    """To its standard output, say: then descriptor 2 is no terminal that has a width."""
+    terminal = terminal_of_a_program(monkeypatch)
     with Display('cooking', 3, unit='egg') as shown:
         shown.advance(3)
     assert '3/3' in terminal.getvalue()
+
+
+def test_step_that_the_thread_has_shown_already_counts_once(monkeypatch, clock):
+    terminal_of_a_program(monkeypatch)
+
+    class Overtaken(Display):
+        """The thread makes the bar between counting a step and showing it."""
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == 'done' and value:
+                self.tick()
+
+    with Overtaken('cooking', 3, after=1.0) as shown:
+        clock.now += 2.0
+        shown.advance()
+        assert shown._bar.n == 1
 
 
 @pytest.fixture
