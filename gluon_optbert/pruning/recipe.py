@@ -258,6 +258,10 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             )
         return problems
 
+    def decided(self, start: SavedModel) -> PruningRecipe:
+        """The recipe with what the network that is pruned decides, where it is left open."""
+        return self
+
     @property
     def freezes_words(self) -> bool:
         """Whether recovery leaves the word embeddings as the cut left them."""
@@ -616,7 +620,7 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     if other not in METHODS or METHODS[other].scores is not method.scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
     free = {*_AFTER}
-    if not recipe.gates_learn:  # recovery alone learns from a teacher
+    if not recipe.decided(start).gates_learn:  # recovery alone learns from a teacher
         free |= {*recipe.OF_TEACHER}
     if getattr(recipe, 'task', None) == SENTENCES:  # fewer held-out texts leave more to rank units on
         free -= {'evaluation_limit'}

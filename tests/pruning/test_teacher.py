@@ -12,7 +12,7 @@ from gluon_optbert.architecture.parameters import PARTS, WORDS
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, check_ranking
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 
@@ -167,6 +167,15 @@ def test_an_encoder_without_heads_is_pruned_without_labels_by_default(shards_dir
     assert {'last', 'embeddings', 'cosine_distance'} <= set(recovery) and 'mlm' not in recovery
     words = [read_model(recipe.output / f'round-{i}' / 'model').parameters[WORDS] for i in (0, 1)]
     assert np.array_equal(*words)  # h stayed whole
+
+
+def test_gates_that_have_no_labels_by_default_rank_by_their_teacher(shards_directory, encoder, tmp_path):
+    recipe = recipe_for(shards_directory, encoder, tmp_path / 'run', targets=(0.8,), alpha_steps=1)
+    prune(recipe.replace(recovery_steps=1))
+    taken = recipe.replace(ranking=recipe.output)
+    check_ranking(taken, read_model(encoder))
+    with pytest.raises(ValueError, match='other settings of teacher'):
+        check_ranking(taken.replace(teacher='other'), read_model(encoder))
 
 
 def test_passes_of_one_sentence_are_refused_before_anything_is_written(pruned, encoder, tmp_path):
