@@ -98,8 +98,12 @@ def measure(
     architectures: Sequence[Architecture], batch: int, length: int, *, repeats: int, engine: str = 'mxnet'
 ) -> np.ndarray:
     """The median milliseconds of a forward pass through the encoder and pooler of random networks, taken in
-    turn; shape (networks,). The engine is one of `LatencyRecipe`.
+    turn; shape (networks,). The engine is one of `LatencyRecipe`. Networks with too few positions for the
+    length get more, which take no time.
     """
+    architectures = [
+        dataclasses.replace(one, max_length=max(one.max_length, length)) for one in architectures
+    ]
     feeds = {i: random_feed(one, batch=batch, length=length) for i, one in enumerate(architectures)}
     if engine == 'mxnet':
         heads = {'use_classifier': False, 'use_decoder': False}
