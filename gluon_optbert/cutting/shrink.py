@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -48,14 +49,23 @@ def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarra
     return value
 
 
-def kept_along(axis: Axis, architecture: Architecture, selection: Selection) -> np.ndarray:
+def kept_along(axis: Axis, architecture: Architecture, kept: Mapping[str, np.ndarray]) -> np.ndarray:
     """Where the surviving units of a product of widths stand along one side of a tensor."""
     indices = np.zeros(1, dtype=np.int64)
     for key in axis:
         size = architecture.size((key,))
-        kept = selection.kept.get(key, np.arange(size))
-        indices = (indices[:, None] * size + kept).reshape(-1)
+        indices = (indices[:, None] * size + kept.get(key, np.arange(size))).reshape(-1)
     return indices
+
+
+def _taken(
+    value: np.ndarray, axes: Sequence[Axis], architecture: Architecture, kept: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """One parameter, whose sides have these axes, with the surviving units alone."""
+    for side, axis in enumerate(axes):
+        if any(key in kept for key in axis):
+            value = np.take(value, kept_along(axis, architecture, kept), axis=side)
+    return value
 
 
 def cut(
@@ -65,23 +75,29 @@ def cut(
     return shrink(parameters, architecture, None, selection, head=head)
 
 
-def reordered(
-    parameters: Parameters, architecture: Architecture, order: np.ndarray, *, head: Head = PRETRAINING
+def take_units(
+    parameters: Parameters,
+    architecture: Architecture,
+    kept: Mapping[str, np.ndarray],
+    *,
+    head: Head = PRETRAINING,
 ) -> dict[str, np.ndarray]:
-    """The same function with its hidden units in another order.
+    """Some units or tokens out of every tensor, in another order if that is wanted, and all else as it is.
 
     Parameters
     ----------
-    order : np.ndarray of int, shape (h,)
-        Which unit comes first, and so on.
+    kept : mapping of width key or ``vocab_size`` to np.ndarray of int
+        The numbers of those that stay, all different, in their new order.
+
+    Returns
+    -------
+    dict of name to np.ndarray
+        Copies where something was taken, else the arrays themselves.
     """
-    selection, moved = Selection({'h': order}, 0, 0), {}
-    for name, spec in parameter_table(architecture, head).items():
-        moved[name] = np.asarray(parameters[name])
-        for side, axis in enumerate(spec.axes):
-            if 'h' in axis:
-                moved[name] = moved[name].take(kept_along(axis, architecture, selection), axis=side)
-    return moved
+    return {
+        name: _taken(np.asarray(parameters[name]), spec.axes, architecture, kept)
+        for name, spec in parameter_table(architecture, head).items()
+    }
 
 
 def _check_selection(architecture: Architecture, selection: Selection) -> None:
@@ -157,12 +173,7 @@ def shrink(
         value = np.asarray(parameters[spec.name])
         if gates:
             value = _folded(value, gates[spec.name], alphas)
-        for side, axis in enumerate(spec.axes):
-            if not any(key in selection.kept for key in axis):
-                continue
-            indices = kept_along(axis, architecture, selection)
-            if len(indices) < value.shape[side]:
-                value = np.take(value, indices, axis=side)
+        value = _taken(value, spec.axes, architecture, selection.kept)
         if spec.attention_scale:
             ratio = narrower.layers[spec.layer].k / architecture.layers[spec.layer].k
             value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
@@ -199,30 +210,3 @@ def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stre
         saved.parameters, saved.architecture, alphas, Selection(kept, 0, 0), head=saved.head, h_gate=h_gate
     )
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)
-
-
-def cut_tokens(
-    parameters: Parameters, architecture: Architecture, kept: np.ndarray, head: Head = PRETRAINING
-) -> tuple[dict[str, np.ndarray], Architecture]:
-    """Keep some tokens in every tensor that has a side of tokens: the embedding, and the biases of MLM.
-
-    Parameters
-    ----------
-    kept : np.ndarray of int, shape (tokens,)
-        The numbers of the tokens that stay, in their new order; all different, at least one.
-
-    Returns
-    -------
-    parameters : dict of name to np.ndarray
-        Copies where something was cut, else the arrays themselves.
-    architecture : Architecture
-        The same but for its `vocab_size`.
-    """
-    left = {}
-    for name, spec in parameter_table(architecture, head).items():
-        value = np.asarray(parameters[name])
-        for side, axis in enumerate(spec.axes):
-            if axis == ('vocab_size',):
-                value = np.take(value, kept, axis=side)
-        left[name] = value
-    return left, dataclasses.replace(architecture, vocab_size=len(kept))

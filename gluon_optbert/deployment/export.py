@@ -16,7 +16,7 @@ import numpy as np
 
 from ..architecture.heads import Head
 from ..architecture.parameters import PARTS
-from ..cutting.shrink import reordered, without_gates
+from ..cutting.shrink import take_units, without_gates
 from ..network.embedding import dense_arrays
 from ..network.model import OptBERTModel, build
 from ..network.running import random_feed, run
@@ -189,7 +189,7 @@ def rounding_of(saved: SavedModel, kind: str, feeds: Iterable[Any]) -> float:
     That leaves the function as it is, and the sums run in another order.
     """
     order = np.arange(saved.architecture.h)[::-1]
-    parameters = reordered(saved.parameters, saved.architecture, order, head=saved.head)
+    parameters = take_units(saved.parameters, saved.architecture, {'h': order}, head=saved.head)
     networks = [network_of(one, kind) for one in (saved, dataclasses.replace(saved, parameters=parameters))]
     kept = dict.fromkeys(('encoded', 'pooled'), order)
     return max(output_differences(*networks, feeds, kind, saved.head, kept=kept).values())

@@ -124,7 +124,7 @@ class _Repair:
             for batch in batches
         ]
         self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
-        self._kept = lambda *axis: kept_along(axis, whole.architecture, selection)  # along uncut tensors
+        self._kept = lambda *axis: kept_along(axis, whole.architecture, selection.kept)  # along uncut tensors
         self._stream = self._kept('h')
         layers = range(len(whole.architecture.layers))
         self._layers = list(layers if selection.layers is None else selection.layers)

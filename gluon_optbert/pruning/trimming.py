@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..cutting.shrink import cut_tokens
+from ..cutting.shrink import take_units
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.files import new_output, sha256
 from ..runs.machine import ORIGIN, commit, versions
@@ -85,7 +85,8 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
             'another casing, so keep a token that tells it'
         )
     kept = np.array([saved.vocabulary.token_to_idx[token] for token in vocabulary.idx_to_token])
-    parameters, architecture = cut_tokens(saved.parameters, saved.architecture, kept, saved.head)
+    parameters = take_units(saved.parameters, saved.architecture, {'vocab_size': kept}, head=saved.head)
+    architecture = dataclasses.replace(saved.architecture, vocab_size=len(kept))
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, vocabulary=vocabulary)
 
 

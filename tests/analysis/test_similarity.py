@@ -13,7 +13,7 @@ from gluon_optbert.analysis.sample import network_of, random_network, read_sampl
 from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.cutting.shrink import reordered, without_gates
+from gluon_optbert.cutting.shrink import take_units, without_gates
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.text.shards import record_dtype
@@ -95,7 +95,7 @@ def test_network_is_like_itself_in_any_order_of_its_units():
     """Permuting the units of h is a rotation of every state that the network itself can undergo."""
     saved, one = saved_model(UNEVEN), network_of(saved_model(UNEVEN))
     order = np.random.RandomState(0).permutation(UNEVEN.h)
-    parameters = reordered(saved.parameters, UNEVEN, order)
+    parameters = take_units(saved.parameters, UNEVEN, {'h': order})
     for same in (one, network_of(dataclasses.replace(saved, parameters=parameters))):
         result = compare(one, same, SAMPLE)
         assert result.attention.shape == (3, 3) and result.layers.shape == (4, 4)

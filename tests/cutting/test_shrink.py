@@ -1,5 +1,6 @@
 """Folding and cutting: gated = folded, and gated with zeros = shrunk, for any network and any widths."""
 
+import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
-from gluon_optbert.cutting.shrink import cut, cut_tokens, fold, reordered, shrink, without_gates
+from gluon_optbert.cutting.shrink import cut, fold, shrink, take_units, without_gates
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel
 
@@ -102,7 +103,7 @@ def test_folding_as_in_table_5_scales_columns_and_rows_of_the_blocks_and_nothing
 def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
     parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture)
     order = np.random.RandomState(seed).permutation(architecture.h)
-    moved = reordered(parameters, architecture, order)
+    moved = take_units(parameters, architecture, {'h': order})
     one, other = (outputs_of(build(architecture, values), inputs) for values in (parameters, moved))
     kept = Selection({'h': order}, 0, 0)
     assert relative_difference(other, without(one, kept)) <= TOLERANCE
@@ -210,9 +211,8 @@ def test_selections_that_do_not_fit_are_named(kept, layers):
 def test_rows_of_tokens_that_stay_are_kept_and_all_else_is_as_it_was(architecture, seed, head, data):
     kept = np.array(data.draw(st.lists(st.integers(0, architecture.vocab_size - 1), min_size=1, unique=True)))
     parameters = random_parameters(architecture, seed, head)
-    left, smaller = cut_tokens(parameters, architecture, kept, head)
-    check_parameters(left, smaller, head)
-    assert smaller.vocab_size == len(kept) and smaller.widths() == architecture.widths()
+    left = take_units(parameters, architecture, {'vocab_size': kept}, head=head)
+    check_parameters(left, dataclasses.replace(architecture, vocab_size=len(kept)), head)
     with_tokens = {'word_embed.0.weight', *([] if head.outputs else ['decoder.3.bias'])}
     for name, value in parameters.items():
         wanted = value[kept] if name in with_tokens else value
