@@ -23,8 +23,10 @@ from gluon_optbert.cutting.baselines import (
     select_layers,
     select_uniform,
 )
+from gluon_optbert.cutting.shrink import kept_along
 
 COST = ParameterCost()
+LAYER = network((2, 3, 5, 7), h=3)
 
 
 @given(share=st.floats(0.3, 0.99))
@@ -85,40 +87,21 @@ def test_targets_out_of_reach_are_refused():
         select_blocks(bert_base(), COST, 1.0)
 
 
-def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit():
-    architecture = network((2, 3, 5, 7))
-    parameters, cell = random_parameters(architecture), 'encoder.transformer_cells.0.'
-    scores = magnitude_scores(parameters, architecture)
-    parts = {name[len(cell) :]: value for name, value in parameters.items() if name.startswith(cell)}
-    rows = {'a0': [3, 4, 5], 'k0': [1, 4]}  # of unit 1, in Q and K
-    for key, wide in (('a0', [5, 6, 7, 8, 9]), ('k0', []), ('v0', [1, 6]), ('f0', [1])):
+@pytest.mark.parametrize('key', LAYER.widths())
+def test_magnitude_is_the_root_mean_square_of_all_that_leaves_with_a_unit(key):
+    """On either side of every tensor, which the pooler counts twice for hidden units."""
+    parameters, table = random_parameters(LAYER), parameter_table(LAYER)
+    scores = magnitude_scores(parameters, LAYER)[key]
+    assert len(scores) == LAYER.widths()[key]
+    for unit, found in enumerate(scores):
         leave = [
-            parts[f'attention_cell.proj_{name}.{kind}'][rows[key]]
-            for name in ('query', 'key')
-            for kind in ('weight', 'bias')
-            if key in rows
-        ]
-        row, column = ('ffn.ffn_1', 'ffn.ffn_2') if key == 'f0' else ('attention_cell.proj_value', 'proj')
-        leave += [
-            parts[row + '.weight'][wide],
-            parts[row + '.bias'][wide],
-            parts[column + '.weight'][:, wide],
+            np.take(parameters[name], kept_along(axis, LAYER, {key: np.array([unit])}), axis=side)
+            for name, spec in table.items()
+            for side, axis in enumerate(spec.axes)
+            if key in axis
         ]
         values = np.concatenate([part.reshape(-1) for part in leave]).astype(np.float64)
-        assert scores[key][1] == pytest.approx(np.sqrt(np.square(values).mean()), rel=1e-6), key
-
-
-def test_magnitude_of_a_hidden_unit_counts_what_it_has_on_both_sides(architecture=network(h=3)):
-    parameters, table = random_parameters(architecture), parameter_table(architecture)
-    scores = magnitude_scores(parameters, architecture)['h']
-    for unit in range(3):
-        squares, count = 0.0, 0
-        for name, value in parameters.items():
-            for axis, keys in enumerate(table[name].axes):
-                if keys == ('h',):
-                    part = np.take(value, unit, axis=axis)
-                    squares, count = squares + np.square(part, dtype=np.float64).sum(), count + part.size
-        assert scores[unit] == pytest.approx(np.sqrt(squares / count), rel=1e-4)
+        assert found == pytest.approx(np.sqrt(np.square(values).mean()), rel=1e-6)
 
 
 # Fisher information
