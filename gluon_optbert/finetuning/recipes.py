@@ -31,7 +31,7 @@ from ..tasks.examples import (
     with_head,
 )
 from ..tasks.features import Features, make_reader
-from ..tasks.metrics import exact_at_best_f1, f1_by_question, score, squad_v1, squad_v2, unanswered
+from ..tasks.metrics import f1_by_question, score, squad_v1, squad_v2, unanswered
 from ..tasks.own_data import OwnData
 from ..tasks.squad import (
     Question,
@@ -312,17 +312,14 @@ def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str,
 
     In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``,
     in which no answer is withheld yet, with ``null_odds.json``.
-    ``exact_at_best_f1`` goes with ``best_f1``.
     """
     if 'null_odds.json' not in files:
         return squad_v1(texts, files['predictions.json'])
     measured = squad_v2(texts, files['predictions.json'])
-    best = squad_v2(texts, files['answers.json'], files['null_odds.json'], threshold=float('inf'))
-    exact = exact_at_best_f1(texts, files['answers.json'], files['null_odds.json'])
+    best = squad_v2(texts, files['answers.json'], files['null_odds.json'])
     return {
         **{name: value for name, value in measured.items() if not name.endswith('total')},
-        **{name: value for name, value in best.items() if name.startswith('best')},
-        'exact_at_best_f1': exact,
+        **{name: value for name, value in best.items() if name not in measured},
     }
 
 

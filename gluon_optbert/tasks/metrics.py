@@ -204,17 +204,14 @@ def f1_by_question(answers: Answers, predictions: Mapping[str, str], version: st
 
 
 def squad_v2(
-    answers: Answers,
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float] | None = None,
-    *,
-    threshold: float = 1.0,
+    answers: Answers, predictions: Mapping[str, str], null_odds: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Scores of SQuAD 2.0's script under its names: percents, counts, and the best thresholds if there are
-    odds.
+    odds; with these also ``exact_at_best_f1``, the exact match at the threshold of the best F1, as BERT's
+    authors chose it (Devlin et al., section 4.3).
 
     A prediction is empty where there is no answer. The odds say how much speaks for no answer; a question
-    above `threshold` counts as not answered. ValueError if there is no question, or one has no prediction or
+    above a threshold counts as not answered. ValueError if there is no question, or one has no prediction or
     no odds.
     """
     if not answers:
@@ -228,33 +225,21 @@ def squad_v2(
     exact, f1 = _by_question(answers, predictions, '2.0')
     measured = {}
     for name, raw in (('exact', exact), ('f1', f1)):
-        final = {
-            question: float(not answers[question]) if null_odds and null_odds[question] > threshold else value
-            for question, value in raw.items()
-        }
         for part, wanted in (('', (True, False)), ('HasAns_', (True,)), ('NoAns_', (False,))):
-            values = [value for question, value in final.items() if bool(answers[question]) in wanted]
+            values = [value for question, value in raw.items() if bool(answers[question]) in wanted]
             if values:
                 measured.update({part + name: 100.0 * sum(values) / len(values), part + 'total': len(values)})
-    for name, raw in (('exact', exact), ('f1', f1)) if null_odds else ():
-        order, course = _course(raw, answers, predictions, null_odds)
-        best = int(np.argmax(course))
-        measured['best_' + name] = 100.0 * course[best] / len(raw)
-        measured[f'best_{name}_thresh'] = null_odds[order[best - 1]] if best else 0.0
+    if null_odds:
+        order = sorted((question for question in null_odds if question in answers), key=null_odds.__getitem__)
+        courses = {
+            name: _course(raw, order, answers, predictions) for name, raw in (('exact', exact), ('f1', f1))
+        }
+        best = {name: int(np.argmax(course)) for name, course in courses.items()}
+        for name, place in best.items():
+            measured['best_' + name] = 100.0 * courses[name][place] / len(answers)
+            measured[f'best_{name}_thresh'] = null_odds[order[place - 1]] if place else 0.0
+        measured['exact_at_best_f1'] = 100.0 * courses['exact'][best['f1']] / len(answers)
     return measured
-
-
-def exact_at_best_f1(
-    answers: Answers, predictions: Mapping[str, str], null_odds: Mapping[str, float]
-) -> float:
-    """SQuAD 2.0's exact match in percent with the threshold that gives the best F1, as BERT's authors chose
-    it (Devlin et al., section 4.3); the arguments are those of `squad_v2`.
-    """
-    exact, f1 = (
-        _course(scores, answers, predictions, null_odds)[1]
-        for scores in _by_question(answers, predictions, '2.0')
-    )
-    return 100.0 * exact[int(np.argmax(f1))] / len(answers)
 
 
 def _by_question(
@@ -278,21 +263,16 @@ def _by_question(
 
 
 def _course(
-    scores: Mapping[str, float],
-    answers: Answers,
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float],
-) -> tuple[list[str], list[float]]:
-    """The questions in the order in which a rising threshold on the odds lets them be answered, and the sum
-    of the scores before the first of them is answered and after each.
+    scores: Mapping[str, float], order: Sequence[str], answers: Answers, predictions: Mapping[str, str]
+) -> list[float]:
+    """The sum of the scores before the first question of an order is answered, and after each.
 
     Before the first, those without an answer are right. A question with an answer then adds its score. A
     question without one loses its point if there is a prediction for it.
     """
-    order = sorted((question for question in null_odds if question in scores), key=null_odds.__getitem__)
     gains = (scores[one] if answers[one] else -bool(predictions[one]) for one in order)
     without_any = float(sum(not texts for texts in answers.values()))
-    return order, list(itertools.accumulate(gains, initial=without_any))
+    return list(itertools.accumulate(gains, initial=without_any))
 
 
 def unanswered(answers: Answers, version: str) -> dict[str, float]:

@@ -48,7 +48,7 @@ def score_squad(
     if version == '2.0':
         odds = None if null_odds is None else _numbers(Path(null_odds))
         try:
-            return squad_v2(texts, answers, odds, threshold=float('inf')), unanswered(texts, version), []
+            return squad_v2(texts, answers, odds), unanswered(texts, version), []
         except ValueError as error:
             source = null_odds if set(texts) <= set(answers) else predictions
             raise ValueError(f'{source}: {error}') from error

@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 from gluon_optbert.tasks.metrics import (
     METRICS,
     OF_HEADS,
-    exact_at_best_f1,
     majority_score,
     normalised,
     score,
@@ -126,16 +125,23 @@ def test_version_2_by_hand():
     assert [without_words[name] for name in ('exact', 'f1', 'HasAns_total')] == [50.0, 50.0, 2]
 
 
+def withheld(name, threshold, answers, predictions, odds):
+    """A score in percent where no question above a threshold is answered."""
+    alone = {key: squad_v2({key: answers[key]}, {key: predictions[key]})[name] for key in answers}
+    scores = [100 * (not answers[key]) if odds[key] > threshold else alone[key] for key in answers]
+    return sum(scores) / len(scores)
+
+
 def test_exact_match_is_that_of_the_threshold_with_the_best_f1():
     """In the order n (-1), h1 and h2 (2/3 of F1 each): the best F1 answers all, the best exact match none."""
     answers = {'h1': ['red cat'], 'h2': ['red dog'], 'n': []}
     predictions, odds = {'h1': 'cat', 'h2': 'dog', 'n': 'hat'}, {'h1': 0.5, 'h2': 0.7, 'n': -3.0}
     scores = squad_v2(answers, predictions, odds)
     assert (scores['best_f1_thresh'], scores['best_exact_thresh']) == (0.7, 0.0)
-    threshold = squad_v2(answers, predictions, odds, threshold=0.7)
-    assert threshold['f1'] == pytest.approx(scores['best_f1'])
-    assert exact_at_best_f1(answers, predictions, odds) == threshold['exact'] == 0.0
-    assert exact_at_best_f1(answers, dict.fromkeys(answers, ''), odds) == pytest.approx(100 / 3)
+    assert withheld('f1', 0.7, answers, predictions, odds) == pytest.approx(scores['best_f1'])
+    assert scores['exact_at_best_f1'] == withheld('exact', 0.7, answers, predictions, odds) == 0.0
+    empty = squad_v2(answers, dict.fromkeys(answers, ''), odds)
+    assert empty['exact_at_best_f1'] == pytest.approx(100 / 3)
 
 
 @examples(50)
@@ -153,10 +159,10 @@ def test_best_threshold_is_the_best_of_all(cases):
     """The odds are the keys, all different: between equal ones the search may stop, a threshold may not."""
     answers, predictions = ({str(key): value[i] for key, value in cases.items()} for i in (0, 1))
     odds = {str(key): float(key) for key in cases}
-    scores = squad_v2(answers, predictions, odds, threshold=math.inf)
+    scores = squad_v2(answers, predictions, odds)
     for name in ('exact', 'f1'):
         tried = {
-            threshold: squad_v2(answers, predictions, odds, threshold=threshold)[name]
+            threshold: withheld(name, threshold, answers, predictions, odds)
             for threshold in (-10.0, *odds.values())
         }
         assert scores['best_' + name] == pytest.approx(max(tried.values()))
