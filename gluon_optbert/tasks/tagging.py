@@ -37,7 +37,8 @@ def is_tagged(path: Path) -> bool:
     if path.suffix.lower() != '.jsonl':
         return path.suffix.lower() in SUFFIXES
     with open(path, 'rb') as file:
-        first = file.readline(1 << 20)
+        lines = iter(lambda: file.readline(1 << 20), b'')
+        first = next(filter(bytes.strip, lines), b'')  # blank lines are left out
     try:
         keys = parse_json(first, source=path)
     except ValueError:

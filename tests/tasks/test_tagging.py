@@ -27,6 +27,7 @@ def in_json(words, tags):
         ('one.conll', '-DOCSTART- -X- O O\n\ntext NN B-town\nc NN I-town\n\n\nd NN O\n'),
         ('one.BIO', 'text\tB-town\r\nc\tI-town\r\n\r\nd\tO'),
         *(('one.jsonl', in_json(*keys)) for keys in KEYS),
+        ('one.jsonl', '\n \n' + in_json(*KEYS[0])),
     ],
 )
 def test_layouts_of_tagged_words_are_read_alike(name, content, tmp_path):
