@@ -2,7 +2,7 @@
 
 A run of several seeds leaves one directory: ``recipe.yaml``, ``origin.json``, ``result.json`` and a model
 directory for each seed. Where the learning rate is chosen among several, they are those of the chosen one.
-What is special about a data set is an `Exercise`; `glue` and `squad` have theirs."""
+What is special about a data set is an `Exercise`, which `recipes` makes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..training.distributed import Workers
 from ..training.loop import Reporter, train
 from ..training.states import States
 from .distillation import TaughtFineTuning, read_teacher, states_for
-from .objective import Exercise, FineTuning, start_parameters
+from .objective import Exercise, FineTuning, in_labels_of, start_parameters
 from .recipe import FineTuneRecipe, copy_path
 from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
@@ -193,6 +193,7 @@ def finetune(
         saved = without_gates(read_model(recipe.model))
         with doing('reading the task', quiet=not workers.first):
             exercise = prepare(recipe, saved, workers=workers)
+            saved = in_labels_of(saved, exercise.head)  # which is said once, and not with every seed
             taught = {} if recipe.teacher is None else read_teacher(recipe, saved, exercise, workers)
         start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
         networks = len(recipe.seeds) * len(recipe.with_rates())

@@ -125,6 +125,14 @@ def test_labels_are_matched_by_name_or_refused_with_the_flag(finished, own, want
         np.testing.assert_array_equal(start[name], saved.parameters[name][rows])
 
 
+def test_other_names_of_the_labels_are_said_once_a_run(finished, glue, tmp_path, caplog):
+    saved = read_model(finished[0] / 'run' / 'seed-1')
+    head = Head('classification', ('NEGATIVE', 'POSITIVE'))
+    write_model(tmp_path / 'imported', dataclasses.replace(saved, head=head))
+    finetune_glue(recipe_for(tmp_path / 'imported', glue, tmp_path, epochs=1, limit=8, seeds=[1, 2]))
+    assert [line for line in caplog.messages if 'NEGATIVE is 0, POSITIVE is 1' in line] == caplog.messages[:1]
+
+
 def test_gates_are_folded_first_and_one_token_type_reads_no_pairs(glue, tmp_path):
     plain = dataclasses.replace(network((1, 2, 3, 4), (2, 1, 1, 0), h=6), token_types=1)
     write_model(tmp_path / 'gated', saved_model(plain, alphas=random_alphas(plain)))
