@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, StrictBool
+from pydantic import BaseModel, ConfigDict, PositiveInt, StrictBool
 
 from ..runs.files import checked, read_json
 from ..runs.limits import MOST_SQUAD_BYTES
@@ -56,27 +56,23 @@ class Reading(Recipe):
     """
 
     max_length: int = option('tokens of a window, question included', 384)
-    stride: int = option('tokens between the starts of successive windows', 128)
-    max_question: int = option('largest number of tokens of a question; longer ones are cut', 64)
-    max_answer: int = option('largest number of tokens of an answer', 30)
-    n_best: int = option('number of answers per question in nbest.json', 20)
+    stride: PositiveInt = option('tokens between the starts of successive windows', 128)
+    max_question: PositiveInt = option('largest number of tokens of a question; longer ones are cut', 64)
+    max_answer: PositiveInt = option('largest number of tokens of an answer', 30)
+    n_best: PositiveInt = option('number of answers per question in nbest.json', 20)
     null_threshold: float | None = option(
         'for 2.0: "no answer" is predicted if its score exceeds that of the best answer by more than this',
         None,
     )
 
     def problems(self) -> list[str]:
-        problems = [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('stride', 'max_question', 'max_answer', 'n_best')
-            if getattr(self, name) < 1
-        ]
+        problems = super().problems()
         if self.max_length < self.max_question + 4:
             problems.append(
                 f'max_length must be at least {self.max_question + 4}, four above max_question, found '
                 f'{self.max_length}'
             )
-        return super().problems() + problems
+        return problems
 
     @staticmethod
     def of(recipe: Mapping[str, Any], positions: int) -> Reading:

@@ -144,6 +144,7 @@ def test_questions_without_an_answer_that_stands_in_its_place_are_not_learnt(mod
 
 
 def test_squad_recipe_out_of_range_is_refused_by_name(tmp_path):
-    with pytest.raises(RecipeError) as error:
-        squad_recipe('model', tmp_path, stride=0, n_best=0, max_length=6)
-    assert len(error.value.problems) == 3
+    for wrong in ({'stride': 0, 'n_best': 0}, {'max_length': 6}):
+        with pytest.raises(RecipeError) as error:
+            squad_recipe('model', tmp_path, **wrong)
+        assert len(error.value.problems) == len(wrong) and all(map(str(error.value).count, wrong))
