@@ -23,7 +23,6 @@ from ..tasks.examples import (
     Examples,
     check_submission,
     decided,
-    majority_scores,
     own_task,
     read_examples,
     read_sets,
@@ -31,7 +30,7 @@ from ..tasks.examples import (
     with_head,
 )
 from ..tasks.features import Features, make_reader
-from ..tasks.metrics import f1_by_question, score, squad_v1, squad_v2, unanswered
+from ..tasks.metrics import f1_by_question, majority_score, score, squad_v1, squad_v2, unanswered
 from ..tasks.own_data import OwnData
 from ..tasks.squad import (
     Question,
@@ -162,7 +161,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     if test:
         check_submission(task)
     try:
-        majority = majority_scores(task, heldout)
+        constant = {name: majority_score(task.metrics, own.labels) for name, own in heldout.items()}
     except ValueError as error:  # too few rows for a correlation
         raise ValueError(
             f'{data / task.train}: {error} to measure on; give more, or see --held-out and --evaluation-limit'
@@ -209,7 +208,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         test={name: sets[name] for name in test},
         files=files,
         samples={name: len(examples) for name, examples in every.items()},
-        majority=majority,
+        majority={f'{name}/{one}': value for name, own in constant.items() for one, value in own.items()},
         credits=right if task.metrics[0] == 'accuracy' else None,
     )
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from ..architecture.heads import Head
 from . import tagging
-from .metrics import majority_score
 from .tables import SUFFIXES, Table, read_table, wrong_separator
 from .tagging import is_tagged, read_sentences
 from .task import Task, packaged_tasks
@@ -357,15 +356,6 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
         else:
             LOG.info('%s: there is no %s, so it is left out', task.name, Path(data) / file)
     return sets
-
-
-def majority_scores(task: Task, sets: Mapping[str, Examples]) -> dict[str, float]:
-    """The `metrics.majority_score` of each set by the names of a fine-tuning result: ``dev/accuracy``."""
-    return {
-        f'{name}/{metric}': value
-        for name, examples in sets.items()
-        for metric, value in majority_score(task.metrics, examples.labels).items()
-    }
 
 
 def decided(head: Head, scores: Any) -> Any:
