@@ -35,6 +35,13 @@ def features(count=37, *, longest=30, seed=0):
     return Features.of(instances, np.arange(count) % 3)
 
 
+def features_of(lengths):
+    """Instances of the lengths and one token more, with a second segment or none."""
+    lengths = [1 + length for length in lengths]
+    instances = [(range(i, i + length), max(1, length - i % 3)) for i, length in enumerate(lengths)]
+    return Features.of(instances, np.arange(len(lengths)) % 5)
+
+
 def take(batches, count):
     return list(itertools.islice(batches, count))
 
@@ -94,62 +101,42 @@ def test_texts_have_their_special_tokens_and_the_longer_one_loses_its_end_first(
     assert pair(words, cls_id=CLS, sep_id=SEP, max_length=max_length) == (wanted, a + 2)
 
 
-@pytest.mark.parametrize('batching', BATCHINGS)
-@pytest.mark.parametrize('workers', [1, 4])
-def test_every_instance_comes_once_an_epoch_with_its_own_values(workers, batching):
-    instances = features()
-    count = steps_per_epoch(instances, 8)
-    common = {'batch_size': 8, 'seed': 1, 'workers': workers, 'batching': batching}
-    assert count == 5
-    for epoch in (0, 1):
-        seen = []
-        for rank in range(workers):
-            batches = training_batches(instances, **common, start=epoch * count, rank=rank)
-            for batch in take(batches, count):
-                assert len(batch.rows) == 8 // workers
-                lengths = batch.valid_length.astype(int)
-                assert (lengths == instances.lengths[batch.rows]).all()
-                assert (batch.input_ids[:, 0] == batch.rows).all()
-                assert (batch.labels == batch.rows % 3).all()
-                assert (batch.token_types.sum(axis=1) == lengths - instances.seconds[batch.rows]).all()
-                padding = np.arange(batch.input_ids.shape[1]) >= lengths[:, np.newaxis]
-                assert not batch.input_ids[padding].any() and not batch.token_types[padding].any()
-                seen += batch.rows[batch.instance_weights > 0].tolist()
-        assert sorted(seen) == list(range(37))
+WAYS = [{'batch_size': 12, 'batching': batching} for batching in BATCHINGS]
+WAYS += [{'tokens': tokens} for tokens in (24, 96, 384)]
 
 
-@pytest.mark.parametrize('batching', BATCHINGS)
-def test_ranks_share_one_order_that_follows_from_seed_and_epoch_and_goes_on_anywhere(batching):
-    instances, common = features(), {'batch_size': 8, 'seed': 1, 'batching': batching}
-    whole = take(training_batches(instances, **common), 12)
-    parts = [take(training_batches(instances, **common, rank=rank, workers=2), 12) for rank in range(2)]
-    for batch, *shares in zip(whole, *parts):
-        assert sorted(batch.rows) == sorted(np.concatenate([share.rows for share in shares]))
-        totals = {(one.instance_total, one.token_total, one.input_ids.shape[1]) for one in (batch, *shares)}
-        assert len(totals) == 1
-    for start in (3, 5, 7):
-        again = take(training_batches(instances, **common, start=start), 12 - start)
-        assert all((one.rows == other.rows).all() for one, other in zip(whole[start:], again))
-    other = take(training_batches(instances, **{**common, 'seed': 2}), 5)
-    orders = [np.concatenate([batch.rows for batch in order]) for order in (whole[:5], whole[5:10], other)]
-    assert len(set(map(tuple, orders))) == 3
+def check_values(batch, instances):
+    """Every row has its own tokens, types and label, and zeros behind them."""
+    for i, row in enumerate(batch.rows):
+        own = instances.ids[instances.starts[row] : instances.starts[row + 1]]
+        types = np.arange(len(own)) >= instances.seconds[row]
+        for values, wanted in ((batch.input_ids[i], own), (batch.token_types[i], types)):
+            assert (values[: len(own)] == wanted).all() and not values[len(own) :].any()
+        assert batch.valid_length[i] == len(own) and batch.labels[i] == instances.labels[row]
 
 
-@examples(40)
+def rows_of_passes(batch, passes):
+    """The rows of each pass, without those that only fill it."""
+    parts = zip(np.split(batch.rows, passes), np.split(batch.instance_weights, passes))
+    return [rows[weights > 0] for rows, weights in parts]
+
+
+@examples(60)
 @given(
-    st.lists(st.integers(1, 90), min_size=1, max_size=80),
-    st.sampled_from([24, 96, 384]),
+    st.lists(st.integers(0, 90), min_size=1, max_size=80),
+    st.sampled_from(WAYS),
     st.integers(1, 3),
     st.integers(1, 2),
 )
-def test_batches_of_so_many_tokens_hold_every_instance_once_an_epoch(lengths, tokens, workers, passes):
-    """In few shapes, and on two workers the same rows in the same passes as on one."""
-    instances = Features.of([(range(length), length) for length in lengths])
-    common = {'tokens': tokens, 'seed': 1, 'passes': passes}
-    count, longest = steps_per_epoch(instances, 1, tokens), max(lengths)
+def test_every_instance_comes_once_an_epoch_with_its_own_values(lengths, way, workers, passes):
+    """Several ranks share the rows of one, in the same passes, and batches go on anywhere."""
+    instances = features_of(lengths)
+    common, longest = {**way, 'seed': 1, 'passes': passes}, int(instances.lengths.max())
+    count = steps_per_epoch(instances, way.get('batch_size', 1), way.get('tokens', 0))
     whole = take(training_batches(instances, **common), 2 * count)
-    again = take(training_batches(instances, **common, start=count), count)
-    assert all((one.rows == other.rows).all() for one, other in zip(whole[count:], again))
+    for start in {1, count, 2 * count - 1}:
+        again = take(training_batches(instances, **common, start=start), 2 * count - start)
+        assert all((one.rows == other.rows).all() for one, other in zip(whole[start:], again))
     for epoch in (whole[:count], whole[count:]):
         seen = np.concatenate([batch.rows[batch.instance_weights > 0] for batch in epoch])
         assert sorted(seen) == list(range(len(lengths)))
@@ -159,21 +146,28 @@ def test_batches_of_so_many_tokens_hold_every_instance_once_an_epoch(lengths, to
     ]
     for batch, *shares in zip(whole, *parts):
         width = batch.input_ids.shape[1]
-        assert width in (*WIDTHS, longest) and batch.valid_length.max() <= width <= longest
-        assert len(batch.rows) == -(-max(1, tokens // width) // passes) * passes
-        assert len({share.input_ids.shape for share in shares}) == 1
-        for i in range(passes):
-            split = [
-                np.split(share.rows, passes)[i][np.split(share.instance_weights, passes)[i] > 0]
-                for share in shares
-            ]
-            if len(batch.rows) % (workers * passes) == 0:
-                own = np.split(batch.rows, passes)[i][np.split(batch.instance_weights, passes)[i] > 0]
-                assert sorted(np.concatenate(split)) == sorted(own)
-        rows = np.concatenate([share.rows[share.instance_weights > 0] for share in shares])
-        assert sorted(rows) == sorted(batch.rows[batch.instance_weights > 0])
-    full = [batch for batch in whole if batch.instance_weights.all()]
-    assert min((len(batch.rows) for batch in full), default=tokens) >= fewest_rows(instances, tokens)
+        size = way.get('batch_size') or -(-max(1, way['tokens'] // width) // passes) * passes
+        assert len(batch.rows) == size and batch.valid_length.max() <= width <= longest
+        assert width in (*(WIDTHS if 'tokens' in way else range(8, 96, 8)), longest)
+        for share in shares:
+            check_values(share, instances)
+            assert share.input_ids.shape == (len(shares[0].rows), width)
+            assert (share.instance_total, share.token_total) == (batch.instance_total, batch.token_total)
+        same = passes if size % (workers * passes) == 0 else 1  # else other rows fill the passes up
+        for own, *split in zip(*(rows_of_passes(one, same) for one in (batch, *shares))):
+            assert sorted(np.concatenate(split)) == sorted(own)
+    if 'tokens' in way:
+        full = [len(batch.rows) for batch in whole if batch.instance_weights.all()]
+        assert min(full, default=way['tokens']) >= fewest_rows(instances, way['tokens'])
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_order_follows_from_the_seed_and_the_epoch(way):
+    instances = features()
+    count = steps_per_epoch(instances, way.get('batch_size', 1), way.get('tokens', 0))
+    first, other = (take(training_batches(instances, **way, seed=seed), 2 * count) for seed in (1, 2))
+    orders = (np.concatenate([batch.rows for batch in one]) for one in (first[:count], first[count:], other))
+    assert len(set(map(tuple, orders))) == 3
 
 
 def test_texts_that_are_left_of_a_width_fill_the_next():
