@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -20,7 +18,6 @@ from ..runs.failures import RunFailed
 from .app import refused
 from .settings import ServiceSettings
 
-_BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has them
 _KEEP_ALIVE = 5  # seconds that a connection may be silent after an answer
 _GRACE = 5  # seconds beyond the time of a request, to finish when the service stops
 
@@ -105,22 +102,26 @@ class _Impatient(H11Protocol):
             self._timer = None
 
 
-@contextlib.contextmanager
-def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Have SIGTERM and SIGINT stop a server; the second one, without waiting for requests."""
+class _Server(uvicorn.Server):
+    """A server that SIGTERM and SIGINT stop, the second one without waiting for requests.
 
-    def stop(number: int, frame: Any) -> None:
-        server.force_exit = server.should_exit
-        server.should_exit = True
-        if server.force_exit:  # requests that are cut off are no errors
+    uvicorn's own ends the process by the signal, once it has stopped.
+    """
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], Any]):
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        if self.force_exit:  # requests that are cut off are no errors
             logging.getLogger('uvicorn.error').disabled = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def serve(
@@ -133,26 +134,19 @@ def serve(
     can be connected to.
     """
     limits = {'patience': settings.timeout, 'most': settings.max_connections}
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=type('_Patient', (_Impatient,), limits),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=int(settings.timeout) + _GRACE,
-            ws='none',
-        )
+    config = uvicorn.Config(
+        app,
+        http=type('_Patient', (_Impatient,), limits),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(settings.timeout) + _GRACE,
+        ws='none',
     )
+    server = _Server(config, lambda: ready(address_of(listener)))
     app.state.forced = lambda: server.force_exit
-    # uvicorn handles signals where it runs in the main thread, and then ends the process by them.
-    thread = threading.Thread(target=server.run, kwargs={'sockets': [listener]}, name='server')
-    with _stopped_by_signals(server):
-        listener.listen(_BACKLOG)
-        ready(address_of(listener))
-        thread.start()
-        thread.join()
-    listener.close()
+    with listener, contextlib.suppress(SystemExit):  # which uvicorn raises if the application does not start
+        server.run(sockets=[listener])
     if not server.started:
         raise RunFailed('the server could not start; its log says why')
