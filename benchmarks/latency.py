@@ -29,7 +29,7 @@ from measured import Measured, in_turn, parsed, write
 from pydantic import PositiveInt
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.deployment.mxnet_network import read_deployment
+from gluon_optbert.deployment.description import read_description
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.machine import threads_here
@@ -138,7 +138,7 @@ def main(argv=None):
             Path(name) if os.path.isdir(name) else random_export(str(name), place / f'export-{i}', onnx=onnx)
             for i, name in enumerate(recipe.deployments)
         ]
-        if read_deployment(directories[0]).precision != 'float32':
+        if read_description(directories[0]).precision != 'float32':
             raise ValueError(f'{recipe.deployments[0]}: the first has to be an export in float32')
         timed: list[Timed] = []
         for engine in recipe.engines:

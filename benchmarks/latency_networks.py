@@ -18,10 +18,9 @@ from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.deployment.description import ONNX, PARAMETERS, SYMBOL, Deployment
+from gluon_optbert.deployment.description import ONNX, PARAMETERS, SYMBOL, Deployment, read_description
 from gluon_optbert.deployment.export import PRECISIONS, export, relative_difference
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.running import random_feed, random_model
@@ -122,7 +121,7 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
 
     `peers` is the directory of the peers' environments.
     """
-    deployment, here = read_deployment(directory), directory.absolute()
+    deployment, here = read_description(directory), directory.absolute()
     if engine == 'mxnet':
         facts: dict[str, Any] = {'engine': engine, 'size_mb': megabytes(here / SYMBOL, here / PARAMETERS)}
         yield Timed(name, Path(sys.executable), 'symbol.py', here, [], deployment, **facts)
@@ -140,7 +139,7 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
 
 def start_peer(name: str, first: Path, peers: Path, place: Path) -> Timed:
     """The process of a peer, with the weights of the first directory; `place` is for files on the way."""
-    peer, deployment = PEERS[name], read_deployment(first)
+    peer, deployment = PEERS[name], read_description(first)
     python, config = peer_python(peers, peer.environment), []
     if peer.environment == 'onnx':
         if not (first / ONNX).is_file():

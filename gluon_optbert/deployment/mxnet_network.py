@@ -30,7 +30,7 @@ from ..network.saved_model import SavedModel
 from ..network.settings import prepare_bfloat16
 from ..runs.mxnet_arrays import BFLOAT16, check_arrays, write_arrays
 from ..text.tokenizer import write_vocabulary
-from .description import DENSE, NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, inputs_of, read_description
+from .description import DENSE, PARAMETERS, SYMBOL, Deployment, inputs_of
 
 F = mx.sym
 _ARGUMENT = 'arg:'  # how MXNet begins the name of a parameter in the file of an export
@@ -278,15 +278,6 @@ def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBloc
     block = import_symbol(directory, deployment.inputs)
     block.hybridize(static_alloc=True)  # not static_shape: lengths vary
     return block
-
-
-def read_deployment(directory: Path) -> Deployment:
-    """The description of a deployment directory, whose symbol and parameters are checked against it. Errors
-    are those of `read_description` and `check_network`.
-    """
-    deployment = read_description(directory, needs=NETWORK_FILES)
-    check_network(directory, deployment)
-    return deployment
 
 
 def time_exports(

@@ -18,9 +18,9 @@ from scipy.optimize import nnls
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..architecture.parameters import LETTERS
+from ..deployment.description import read_description
 from ..deployment.engines import Engine, chosen_engine, make_engine
 from ..deployment.export import export
-from ..deployment.mxnet_network import read_deployment
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import pass_times, random_feed, random_model, times_in_turn
@@ -122,7 +122,7 @@ def _exported(architecture: Architecture, engine: str) -> Engine:
     with tempfile.TemporaryDirectory() as place:
         exported = Path(place) / 'export'
         export(random_model(architecture), exported, head='encoder', onnx=True)
-        deployment, name = read_deployment(exported), chosen_engine(exported, engine)
+        deployment, name = read_description(exported), chosen_engine(exported, engine)
         return make_engine(exported, deployment, name, threads=threads_here())
 
 

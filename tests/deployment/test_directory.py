@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, strategies as st
 from gluon_optbert.deployment import mxnet_network
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.runs.mxnet_arrays import BFLOAT16, read_arrays, write_arrays
 
 FILES = [SYMBOL, PARAMETERS, 'architecture.json', 'vocab.txt', 'manifest.json']
@@ -62,7 +61,7 @@ def test_fuzzed_files_are_one_clear_error(good, tmp_path_factory, name, place, b
     content = content[:offset] if how == 'cut' else content + b'x' if how == 'append' else content
     (directory / name).write_bytes(content)
     with pytest.raises(ValueError) as error:
-        read_deployment(directory)
+        load_deployment(directory)
     assert '\n' not in str(error.value)
 
 
