@@ -167,7 +167,7 @@ def read_instances(
         if labelled and instance.label is None:
             raise ValueError(f'{instance.source}: has no label')
     if labelled:
-        return [_in_labels_of(head, one) for one in instances]
+        return _in_labels_of(head, instances)
     return instances
 
 
@@ -319,21 +319,22 @@ def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
         yield Instance(*texts[:fields], label=label, answers=answers, id=id, source=f'{path}: row {number}')
 
 
-def _known_label(label: str, head: Head) -> str:
-    """The label of a head that is meant, by its name or in other capitals; the same if it is none."""
-    numbers = head.numbers
-    number = numbers.get(label, numbers.get(label.casefold()))
-    return label if number is None else head.labels[number]
+def _in_labels_of(head: Head, instances: Sequence[Instance]) -> list[Instance]:
+    """Labelled instances with the labels of a head that are meant, by their names or in other capitals; what
+    is no label stays.
+    """
+    numbers = head.numbers  # once, for labels and instances may be many
 
+    def known(label: str) -> str:
+        number = numbers.get(label, numbers.get(label.casefold()))
+        return label if number is None else head.labels[number]
 
-def _in_labels_of(head: Head, instance: Instance) -> Instance:
-    """A labelled instance with its labels as `_known_label` has them."""
-    if head.kind == 'classification':
-        return dataclasses.replace(instance, label=_known_label(instance.label, head))
-    answers = instance.answers
-    if head.kind == 'multi_label':
-        answers = answers or several_labels(instance.label)
-    return dataclasses.replace(instance, answers=tuple(_known_label(one, head) for one in answers))
+    found = []
+    for one in instances:
+        label = known(one.label) if head.kind == 'classification' else one.label
+        answers = one.answers or several_labels(label) if head.kind == 'multi_label' else one.answers
+        found.append(dataclasses.replace(one, label=label, answers=tuple(map(known, answers))))
+    return found
 
 
 def _is_header(line: str, head: Head) -> bool:
@@ -344,4 +345,4 @@ def _is_header(line: str, head: Head) -> bool:
             float(label)
         except ValueError:
             return True
-    return head.kind == 'classification' and _known_label(label, head) not in head.labels
+    return head.kind == 'classification' and head.numbers.keys().isdisjoint((label, label.casefold()))

@@ -227,6 +227,15 @@ def test_labels_of_json_lines_are_those_of_a_table(tmp_path):
     assert instance_of_json('{"text": null, "words": ["a", "b"]}', tags) == Instance('a b', words=('a', 'b'))
 
 
+def test_labels_are_looked_up_in_one_table_for_all_lines(tmp_path, monkeypatch):
+    """Of thousands of labels, a table for each line would take minutes."""
+    made, numbers = [], Head.numbers.fget
+    monkeypatch.setattr(Head, 'numbers', property(lambda head: made.append(head) or numbers(head)))
+    path = write(tmp_path / 'text', 'a\tBAD\n' * 9)
+    assert texts(read_instances(path, OWN, labelled=True)) == [('a', None, 'bad')] * 9
+    assert len(made) == 2  # one of them to tell a header
+
+
 def test_columns_that_are_named_are_read_or_refused(tmp_path):
     rows = write(tmp_path / 'rows.csv', 'body,review\na,b\n')
     lines = write(tmp_path / 'rows.jsonl', '{"body": "a", "text": "b"}\n')
