@@ -112,7 +112,7 @@ def instance_of_json(
     id = values.get('id')
     id = id if id is None or type(id) is int else str(id)
     if head.kind == 'token_classification' and not isinstance(values.get((*text, 'text')[0]), str):
-        own = {name: values.get(name) for name in text} if text else values
+        own = {'words': values.get(text[0])} if text else values  # a list of words may have any key
         return dataclasses.replace(_of_sentence(sentence_of(own, source), source), id=id)
     present = [
         [values[name] for name in keys if values.get(name) is not None]

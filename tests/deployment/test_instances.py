@@ -247,9 +247,10 @@ def test_columns_that_are_named_are_read_or_refused(tmp_path):
             list(stream_instances(path, OWN, format=format, text=('body',)))
     with pytest.raises(ValueError, match="wanted an object with the texts 'title'"):
         list(stream_instances(lines, OWN, text=('title',)))
-    tags, line = Head('token_classification', ('O', 'B-town')), '{"tokens": ["a", "b"], "body": "c d"}'
-    found = [instance_of_json(line, tags, text=(name,)).first for name in ('tokens', 'body')]
-    assert found == ['a b', 'c d']
+    tags = Head('token_classification', ('O', 'B-town'))
+    line = '{"tokens": ["a", "b"], "body": "c d", "own": ["e", "f"]}'
+    found = [instance_of_json(line, tags, text=(name,)).first for name in ('tokens', 'body', 'own')]
+    assert found == ['a b', 'c d', 'e f']
 
 
 def test_only_as_many_lines_are_read_as_are_wanted(tmp_path):
