@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import BertConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
@@ -17,12 +17,12 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput, BertPooler
 
 Tensor = torch.Tensor
 
 
-class OptBertConfig(PretrainedConfig):
+class OptBertConfig(BertConfig):
     """The widths of a network, layer by layer.
 
     Parameters
@@ -31,50 +31,22 @@ class OptBertConfig(PretrainedConfig):
         For each layer its `a`, `k`, `v` and `f`.
     embedding_size : int, optional
         The width of a factorised embedding; None if the embedding has the hidden size.
-    num_attention_heads, intermediate_size : int
-        The largest of all layers, for programs that want one number.
+    num_hidden_layers, num_attention_heads, intermediate_size : int
+        By the layers, whatever is given: their number, and the largest widths, for programs that want one
+        number.
 
     The other fields are those of ``BertConfig``.
     """
 
     model_type = 'optbert'
 
-    def __init__(
-        self,
-        layer_widths=(),
-        vocab_size=30522,
-        hidden_size=768,
-        embedding_size=None,
-        max_position_embeddings=512,
-        type_vocab_size=2,
-        layer_norm_eps=1e-12,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        classifier_dropout=None,
-        initializer_range=0.02,
-        pad_token_id=0,
-        **others,
-    ):
+    def __init__(self, layer_widths=(), embedding_size=None, **others):
+        others['num_hidden_layers'] = len(layer_widths)
+        for name, letter in (('num_attention_heads', 'a'), ('intermediate_size', 'f')):
+            others[name] = max((widths[letter] for widths in layer_widths), default=0)
+        super().__init__(**others)
         self.layer_widths = [dict(widths) for widths in layer_widths]
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
         self.embedding_size = embedding_size
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.layer_norm_eps = layer_norm_eps
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.classifier_dropout = classifier_dropout
-        self.initializer_range = initializer_range
-        largest = {
-            letter: max((widths[letter] for widths in self.layer_widths), default=0) for letter in 'af'
-        }
-        self.num_hidden_layers = len(self.layer_widths)
-        self.num_attention_heads = largest['a']
-        self.intermediate_size = largest['f']
-        for name in ('num_hidden_layers', 'num_attention_heads', 'intermediate_size'):
-            others.pop(name, None)
-        super().__init__(pad_token_id=pad_token_id, **others)
 
 
 class OptBertEmbeddings(nn.Module):
@@ -215,17 +187,6 @@ class OptBertEncoder(nn.Module):
         return states, attentions
 
 
-class OptBertPooler(nn.Module):
-    """The first token, shape (batch, hidden size), through a dense layer and tanh."""
-
-    def __init__(self, config: OptBertConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return torch.tanh(self.dense(states[:, 0]))
-
-
 class OptBertPreTrainedModel(PreTrainedModel):
     """Base of all networks of this file."""
 
@@ -237,12 +198,7 @@ class OptBertPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the weights that a checkpoint lacks, such as those of a new head."""
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=self.config.initializer_range)
-        if isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-        if isinstance(module, (nn.Linear, nn.LayerNorm)):
-            nn.init.zeros_(module.bias)
+        super()._init_weights(module)
         if isinstance(module, OptBertPredictions):
             nn.init.zeros_(module.bias)
 
@@ -266,7 +222,7 @@ class OptBertModel(OptBertPreTrainedModel):
         super().__init__(config)
         self.embeddings = OptBertEmbeddings(config)
         self.encoder = OptBertEncoder(config)
-        self.pooler = OptBertPooler(config) if add_pooling_layer else None
+        self.pooler = BertPooler(config) if add_pooling_layer else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
