@@ -9,7 +9,7 @@ import pytest
 import yaml
 from helpers.commands import call, module_at, refused, succeed
 from helpers.finetuned import flags_of, values_for, write_glue
-from helpers.tiny import network, write_saved_model, write_shards
+from helpers.tiny import network, write_saved_model
 from helpers.written_runs import BASE, SMALL, TINY, write_run, write_task_run
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
@@ -151,15 +151,6 @@ def test_networks_that_were_not_timed_are_refused(tmp_path):
     times = times_of(tmp_path / 'times.json', (BASE, TINY), (8.0, 4.0))
     words = [run, '--times', times, '--output', tmp_path / 'plot']
     assert '--networks' in refused(f'{ROOM}/plot_tasks.py', *words)
-
-
-def test_losses_are_compared_instance_by_instance(tmp_path):
-    shards = write_shards(tmp_path / 'shards')
-    models = [write_saved_model(tmp_path / name, seed=seed) for seed, name in enumerate(('one', 'other'))]
-    said = made('compare_losses.py', *models, '--shards', shards, '--output', tmp_path / 'out.json')
-    one, other = json.loads((tmp_path / 'out.json').read_text())['networks']
-    assert other['difference'] == pytest.approx(other['mlm_loss'] - one['mlm_loss'], abs=1e-6)  # float32 sums
-    assert f'| {other["difference"]:+.3f} |' in said and other['standard_error_of_difference'] > 0
 
 
 def test_differences_of_settings_are_paired_by_seed_and_by_instance():
