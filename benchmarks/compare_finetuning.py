@@ -22,7 +22,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,13 @@ from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.network.settings import check_precision
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_json
+from gluon_optbert.runs.files import refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import commit, machine, threads_here, versions
 from gluon_optbert.runs.progress import score_text, spread
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.tasks.features import (
-    Features,
     TaskBatch,
+    batch_of,
     evaluation_batches,
     steps_per_epoch,
     training_batches,
@@ -162,49 +162,42 @@ def run_here(
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 
 
-def _layout(batches: Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
-    """The instances of every batch, and the tokens that they are padded to."""
-    return [(batch.rows[batch.instance_weights > 0], batch.input_ids.shape[1]) for batch in batches]
-
-
-def _part(features: Features, layout: list[tuple[np.ndarray, int]]) -> dict[str, np.ndarray]:
-    """Instances, and the batches that they come in."""
-    rows, widths = zip(*layout)
-    return {
-        'ids': features.ids,
-        'starts': features.starts,
-        'seconds': features.seconds,
-        'rows': np.concatenate(rows),
-        'row_starts': np.cumsum([0, *map(len, rows)]),
-        'widths': np.array(widths),
-    }
+def batches_there(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Iterator[TaskBatch]:
+    """The training batches of Transformers, of all epochs."""
+    features, size = exercise.train, recipe.batch_size
+    if recipe.peer_batches == 'same':
+        batches = training_batches(features, batch_size=size, seed=seed, batching=recipe.batching)
+        yield from itertools.islice(batches, recipe.epochs * steps_per_epoch(features, size))
+        return
+    for epoch in range(recipe.epochs):
+        order = np.random.RandomState([seed, epoch]).permutation(len(features))
+        for rows in np.split(order, range(size, len(order), size)):
+            yield batch_of(features, rows, width=int(features.lengths[rows].max()))
 
 
 def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.ndarray]:
-    """What the peer is handed: instances with the batches of a run here, as `peers/task_feed.py` says,
-    and ``learning_rates``, step by step. It gets no labels of held-out sets."""
+    """What the peer is handed: ``learning_rates``, step by step, and all batches, as ``PART/NUMBER/NAME``.
+    The parts are ``train`` and the names of held-out sets, which come without labels; rows that only fill a
+    batch are left out.
+    """
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
-    if recipe.peer_batches == 'shuffled':
-        layout = []
-        for epoch in range(recipe.epochs):
-            order = np.random.RandomState([seed, epoch]).permutation(len(exercise.train))
-            for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size)):
-                layout.append((rows, int(exercise.train.lengths[rows].max())))
-    else:
-        how = {'batch_size': recipe.batch_size, 'seed': seed, 'batching': recipe.batching}
-        layout = _layout(itertools.islice(training_batches(exercise.train, **how), steps))
-    parts = {'train': _part(exercise.train, layout)}
-    for name, features in exercise.heldout.items():
-        batches = evaluation_batches(features, tokens=recipe.evaluation_tokens)
-        parts[f'heldout/{name}'] = _part(features, _layout(batches))
-    arrays = {f'{part}/{name}': array for part, own in parts.items() for name, array in own.items()}
+    handed = {'learning_rates': np.array([schedule(step) for step in range(steps)])}
     kind = np.float32 if exercise.head.kind == 'regression' else np.int64
-    return {
-        **arrays,
-        'train/labels': np.asarray(exercise.train.labels).astype(kind),
-        'learning_rates': np.array([schedule(step) for step in range(steps)]),
-    }
+    parts = {'train': batches_there(recipe, seed, exercise)}
+    for name, features in exercise.heldout.items():
+        parts[name] = evaluation_batches(features, tokens=recipe.evaluation_tokens)
+    for part, batches in parts.items():
+        for number, batch in enumerate(batches):
+            mask = np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]
+            arrays = {'rows': batch.rows, 'input_ids': batch.input_ids}
+            arrays |= {'token_type_ids': batch.token_types, 'attention_mask': mask}
+            arrays = {name: array.astype(np.int64) for name, array in arrays.items()}
+            if part == 'train':
+                arrays['labels'] = batch.labels.astype(kind)
+            real = batch.instance_weights > 0
+            handed.update({f'{part}/{number}/{name}': array[real] for name, array in arrays.items()})
+    return handed
 
 
 def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, Any]:
@@ -312,7 +305,6 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, one after the other, and print the table."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
-    check_place(recipe.output)
     refuse_existing(recipe.output)
     if not recipe.peer.is_file():
         raise FileNotFoundError(f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one')

@@ -1,9 +1,10 @@
 """Fine-tuning with Transformers on PyTorch: python torch_finetuning.py CHECKPOINT JOB.npz SCORES.npz SETTINGS
 
 Run by compare_finetuning.py, which settles the batches and their order, the learning rate of every step
-and OMP_NUM_THREADS; SETTINGS is JSON. It is eager, in float32, with the attention and the optimizer (fused
-AdamW) that Transformers takes unless told otherwise. A line of JSON comes out when the job is read, after
-every epoch and at the end; SCORES has ``EPOCH/NAME``, the logits of a held-out set."""
+and OMP_NUM_THREADS; SETTINGS is JSON, JOB what its function `job` gives. It is eager, in float32, with the
+attention and the optimizer (fused AdamW) that Transformers takes unless told otherwise. A line of JSON comes
+out when the job is read, after every epoch and at the end; SCORES has ``EPOCH/NAME``, the logits of a
+held-out set."""
 
 import json
 import os
@@ -14,7 +15,6 @@ import numpy as np
 import torch
 import transformers
 from protocol import speaker
-from task_feed import batches
 
 UNDECAYED = ('bias', 'LayerNorm.weight')
 
@@ -51,35 +51,47 @@ def optimizer_of(model, settings):
     )
 
 
+def read(job):
+    """The learning rates, and the batches of every part of the job in their order."""
+    parts = {}
+    with np.load(job, allow_pickle=False) as file:
+        for key in file.files:
+            part, *place = key.split('/')
+            if place:
+                number, name = place
+                parts.setdefault(part, {}).setdefault(number, {})[name] = file[key]
+        return file['learning_rates'], {part: list(batches.values()) for part, batches in parts.items()}
+
+
 def tensors(batch):
     """What the network reads of a batch."""
     return {name: torch.from_numpy(values) for name, values in batch.items() if name != 'rows'}
 
 
-def train(model, optimizer, arrays, settings, steps):
-    """Take some steps, by their numbers; the mean loss over the instances."""
+def train(model, optimizer, batches, rates, clip_norm):
+    """A step on each of some batches, at its learning rate; the mean loss over the instances."""
     model.train()
     total = instances = 0
-    for step, batch in zip(steps, batches(arrays, 'train', steps.start, steps.stop)):
+    for batch, rate in zip(batches, rates):
         if os.getppid() != CALLER:
             sys.exit('the caller has ended')  # killed, it could not end this process
         loss = model(**tensors(batch)).loss
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings['clip_norm'])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         for group in optimizer.param_groups:
-            group['lr'] = float(arrays['learning_rates'][step])
+            group['lr'] = float(rate)
         optimizer.step()
         total, instances = total + loss.item() * len(batch['rows']), instances + len(batch['rows'])
     return total / instances
 
 
-def predict(model, arrays, name, outputs):
+def predict(model, batches, outputs):
     """The logits of a held-out set, shape (instances, outputs)."""
     model.eval()
-    scores = np.zeros((len(arrays[f'heldout/{name}/seconds']), outputs), np.float32)
+    scores = np.zeros((sum(len(batch['rows']) for batch in batches), outputs), np.float32)
     with torch.inference_mode():
-        for batch in batches(arrays, f'heldout/{name}'):
+        for batch in batches:
             scores[batch['rows']] = model(**tensors(batch)).logits.numpy()
     return scores
 
@@ -87,8 +99,7 @@ def predict(model, arrays, name, outputs):
 def main(checkpoint, job, scores, settings):
     """Train for all epochs, predicting after each."""
     say, settings = speaker(), json.loads(settings)
-    with np.load(job, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    rates, parts = read(job)
     versions = {module.__name__: module.__version__ for module in (transformers, torch, np)}
     say({'ready': {**versions, 'python': sys.version.split()[0]}})
     began = time.perf_counter()
@@ -96,13 +107,13 @@ def main(checkpoint, job, scores, settings):
     torch.manual_seed(settings['seed'])
     model = load(checkpoint, settings)
     optimizer = optimizer_of(model, settings)
-    scores_by_epoch, per_epoch = {}, len(arrays['learning_rates']) // settings['epochs']
+    scores_by_epoch, per_epoch = {}, len(rates) // settings['epochs']
     for epoch in range(settings['epochs']):
-        started = time.perf_counter()
-        loss = train(model, optimizer, arrays, settings, range(epoch * per_epoch, (epoch + 1) * per_epoch))
+        started, own = time.perf_counter(), slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+        loss = train(model, optimizer, parts['train'][own], rates[own], settings['clip_norm'])
         trained = time.perf_counter()
         for name in settings['heldout']:
-            scores_by_epoch[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
+            scores_by_epoch[f'{epoch + 1}/{name}'] = predict(model, parts[name], settings['outputs'])
         seconds = {'training_seconds': trained - started, 'evaluation_seconds': time.perf_counter() - trained}
         say({'epoch': epoch + 1, 'loss': loss, **seconds})
     seconds = time.perf_counter() - began

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from compare_finetuning import CompareRecipe, job, main
 from helpers.checkpoints import write_hugging_face
-from helpers.commands import module_at
 from helpers.finetuned import flags_of, write_glue
 
 from gluon_optbert.finetuning.recipes import prepare_glue
@@ -23,7 +22,8 @@ import numpy as np
 script, checkpoint, job, scores, settings = sys.argv[1:]
 settings = json.loads(settings)
 with np.load(job) as arrays:
-    sizes = {name: len(arrays['heldout/' + name + '/seconds']) for name in settings['heldout']}
+    sizes = {name: sum(len(arrays[key]) for key in arrays if key.startswith(name) and key.endswith('/rows'))
+             for name in settings['heldout']}
 print(json.dumps({'ready': {'torch': 'none'}}))
 for epoch in (1, 2):
     print(json.dumps({'epoch': epoch, 'loss': 0.5, 'training_seconds': 2.0, 'evaluation_seconds': 0.5}))
@@ -66,9 +66,11 @@ def test_peer_is_handed_every_instance_once_an_epoch(values, batches):
     recipe = fill(CompareRecipe, {**{k: str(v) for k, v in values.items()}, 'peer_batches': batches})
     exercise = prepare_glue(recipe.own(), read_model(recipe.model), workers=Workers())
     handed = job(recipe, 1, exercise)
-    assert not any('labels' in name for name in handed if name.startswith('heldout'))
-    read = list(module_at('benchmarks/peers/task_feed.py').batches(handed, 'train'))
-    size, rows = len(exercise.train), [batch['rows'] for batch in read]
+    assert {name.partition('/')[0] for name in handed if name.endswith('/labels')} == {'train'}
+    rows = [handed[f'train/{step}/rows'] for step in range(len(handed['learning_rates']))]
+    size, first = len(exercise.train), rows[0]
     epochs = np.split(np.concatenate(rows), [size])
-    assert all(sorted(epoch) == list(range(size)) for epoch in epochs)
-    assert (epochs[0] != epochs[1]).any() and len(read) == len(handed['learning_rates'])
+    assert all(sorted(epoch) == list(range(size)) for epoch in epochs) and (epochs[0] != epochs[1]).any()
+    assert (handed['train/0/labels'] == exercise.train.labels[first]).all()
+    assert (handed['train/0/attention_mask'].sum(axis=1) == exercise.train.lengths[first]).all()
+    assert sorted(handed['dev/0/rows']) == list(range(len(exercise.heldout['dev'])))
