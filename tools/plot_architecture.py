@@ -1,28 +1,24 @@
 """Plot pruning runs: the widths of every layer, the gates, and the loss against size. With --paper also plot
-figures of the paper."""
+figures of the paper.
+
+example:
+  python tools/plot_architecture.py runs/pruned runs/random --paper --output plots"""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gluon_optbert.reporting.figures import name_by_size, plot
 from gluon_optbert.reporting.networks import labels_of, read_run
-from gluon_optbert.runs.command_line import command
-
-EXAMPLE = 'python tools/plot_architecture.py runs/pruned runs/random --paper --output plots'
+from gluon_optbert.runs.command_line import Parser, command
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the runs, draw, and say what was written."""
-    parser = argparse.ArgumentParser(
-        description=f'{__doc__}\n\nexample:\n  {EXAMPLE}',
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(__doc__)
     parser.add_argument('runs', nargs='*', type=Path, metavar='RUN_DIR', help='finished pruning runs')
     parser.add_argument(
         '--paper',

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from points import check_alike, legend_below, named, parser_of, read_points, write_picture
+from points import check_alike, legend_below, named, read_points, write_picture
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
 from gluon_optbert.reporting.figures import OKABE_ITO, look, plain
 from gluon_optbert.reporting.networks import score_name
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
 from gluon_optbert.runs.progress import score_text, spread
@@ -210,7 +210,7 @@ def draw(rungs: Sequence[Rung]) -> Figure:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read everything, write the directory, print the table."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('ways', nargs='+', metavar='NAME=RUN,RUN', help='a way of pruning, and its runs')
     parser.add_argument(
         '--controls',

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_points, score_of, write_points
+from points import read_points, score_of, write_points
 
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.progress import MARK, NOTE, paired_error, score_text, spread
@@ -104,7 +104,7 @@ def make(output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs or read them, and print the table."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('--run', default='', metavar='WORDS', help='the words of run_glue.py')
     parser.add_argument('--settings', type=Path, required=True, help='YAML file of named settings')
     parser.add_argument(

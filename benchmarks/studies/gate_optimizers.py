@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_if_there
+from points import read_if_there
 from scipy.stats import spearmanr
 
 from gluon_optbert.architecture.cost import ParameterCost, beta
@@ -31,7 +31,7 @@ from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.network.settings import fast_precision
 from gluon_optbert.pruning.gate_training import GateSettings, train_gates
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file, write_json
 from gluon_optbert.runs.machine import origin_here
@@ -91,7 +91,7 @@ def table_of(points: Mapping[str, Any]) -> str:
 @command
 def main(argv=None):
     """Train what is missing, and write the table anew after every setting."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('--settings', type=Path, required=True, help='YAML file of settings by name')
     parser.add_argument('--model', type=Path, required=True, help='model directory with its heads')
     parser.add_argument('--shards', type=Path, required=True, help='directory of shards')

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from points import legend_below, named, parser_of, write_picture
+from points import legend_below, named, write_picture
 from sentence_scores import SETS, apart, score_of
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.reporting.figures import look
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 
 PANELS = {
     'STS-B, Spearman × 100': ('pairs',),
@@ -89,7 +89,7 @@ def draw(
 @command
 def main(argv=None):
     """Draw the picture."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('scores', type=Path, metavar='SCORES')
     parser.add_argument('times', type=Path, metavar='TIMES')
     parser.add_argument('ways', nargs='+', metavar='NAME=POINT,POINT')

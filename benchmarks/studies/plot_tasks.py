@@ -28,11 +28,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from points import check_alike, gather, legend_below, parser_of, read_points, write_picture, write_points
+from points import check_alike, gather, legend_below, read_points, write_picture, write_points
 
 from gluon_optbert.reporting.figures import look, plain
 from gluon_optbert.reporting.networks import in_millions, read_run
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
 from gluon_optbert.runs.progress import paired_error, score_text, spread
@@ -302,7 +302,7 @@ def with_times(runs: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read runs and times or their points, write the directory, print the table."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument(
         'runs', nargs='+', metavar='RUN', help='directories of runs; with --points patterns of names'
     )

@@ -11,7 +11,6 @@ there stands beside what it has."""
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
 import sys
@@ -25,7 +24,7 @@ from matplotlib.figure import Figure
 from gluon_optbert.reporting.curves import draw_curves, read_metrics, segments_of
 from gluon_optbert.reporting.figures import STYLE, drawn
 from gluon_optbert.reporting.networks import weights_checksum
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.progress import RESULT_FORMAT
 from gluon_optbert.runs.recipe import load_yaml
@@ -39,13 +38,6 @@ OF_CURVES += 'cosine_distance gradient_norm'
 # Fields of a recipe in which runs may differ that repeat each other, or are of other sizes.
 FREE = {'output', 'model', 'shards', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'recovery_steps'}
 FREE |= set('ranking split_half keep_embeddings log_every checkpoint_every keep resume time'.split())
-
-
-def parser_of(description: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with a module's docstring as it is."""
-    return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
 
 
 def named(text: str) -> tuple[str, list[str]]:
@@ -200,7 +192,7 @@ def write_points(values: dict[str, Any], path: Path) -> None:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Gather, and say how much there is now."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument(
         'places',
         nargs='*',

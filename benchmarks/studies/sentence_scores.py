@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import parser_of, read_if_there
+from points import read_if_there
 from scipy.stats import rankdata, spearmanr
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.machine import origin_here
@@ -154,7 +154,7 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
 @command
 def main(argv=None):
     """Score the networks that are not scored yet, and write the table of all."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('texts', type=Path, metavar='TEXTS')
     parser.add_argument('networks', nargs='+', metavar='NAME=PATH')
     parser.add_argument('--output', type=Path, required=True, help='file of points to write')

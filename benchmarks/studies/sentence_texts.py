@@ -24,9 +24,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from points import parser_of
-
-from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.text.documents import split_sentences
 
@@ -65,7 +63,7 @@ def squad_articles(data: Path, part: str) -> list[dict]:
 @command
 def main(argv=None):
     """Write the texts."""
-    parser = parser_of(__doc__)
+    parser = Parser(__doc__)
     parser.add_argument('--data', type=Path, required=True, help='with glue/, stsb/, squad/ and wiki/')
     parser.add_argument('--output', type=Path, required=True, help='directory to write')
     options = parser.parse_args(argv)

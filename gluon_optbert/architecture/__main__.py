@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..runs.command_line import command
+from ..runs.command_line import Parser, command
 from .architecture import Architecture
 from .cost import ParameterCost, beta, count_flops, count_parameters
 from .named import FORMS, resolve, uncertainties
@@ -106,13 +105,8 @@ def readable(story: dict[str, Any], architecture: Architecture) -> str:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Print an architecture: its widths, parameters, FLOPs and beta."""
-    parser = argparse.ArgumentParser(
-        prog='python -m gluon_optbert.architecture',
-        allow_abbrev=False,
-        description=f'{main.__doc__}\n\nexample:\n  python -m gluon_optbert.architecture optbert_88m '
-        f'--length 128',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    program = 'python -m gluon_optbert.architecture'
+    parser = Parser(f'{main.__doc__}\n\nexample:\n  {program} optbert_88m --length 128', prog=program)
     parser.add_argument(
         'name',
         metavar='NAME',

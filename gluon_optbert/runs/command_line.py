@@ -53,8 +53,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(' '.join(text.split()), width, break_on_hyphens=False)
 
 
-class _Parser(argparse.ArgumentParser):
-    """One whose errors are a `RecipeError`, and name the flag that a misspelt one is like."""
+class Parser(argparse.ArgumentParser):
+    """One whose help begins with a description as it is. Its errors are a `RecipeError`, and name the flag
+    that a misspelt one is like.
+    """
+
+    def __init__(self, description: str, **more: Any):
+        text = inspect.cleandoc(description)
+        super().__init__(description=text, formatter_class=_Help, allow_abbrev=False, **more)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise RecipeError([message])
@@ -80,11 +86,7 @@ def parser_of(
 
     The first word is a recipe file, or the field named `positional` where a command has no recipe files; all
     words, if that is a tuple."""
-    parser = _Parser(
-        description=f'{inspect.cleandoc(description)}\n\nexample:\n  {example}',
-        formatter_class=_Help,
-        allow_abbrev=False,
-    )
+    parser = Parser(f'{inspect.cleandoc(description)}\n\nexample:\n  {example}')
     if positional is None:
         parser.add_argument(
             'recipe',

@@ -203,7 +203,9 @@ def test_command_prints_the_counts_and_the_rule(capsys):
     assert story['parameters']['published_rule'] == 87090816 and story['flops']['total'] == 22359834624
 
 
-@pytest.mark.parametrize('arguments', [['optbert_98m'], ['bert_base', '--length', '513']])
+@pytest.mark.parametrize(
+    'arguments', [['optbert_98m'], ['bert_base', '--length', '513'], ['bert_base', '--lenght', '9'], []]
+)
 def test_bad_input_to_the_command_is_one_line_and_status_2(capsys, arguments):
     assert main(arguments) == 2
     captured = capsys.readouterr()
