@@ -28,7 +28,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.machine import threads_here
 
 # the largest difference at which it is still the same network
-SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}
+SAME = {'float32': 1e-3, 'int8': 1.0, 'int8 dynamic': 1.0, 'bfloat16': 0.2}
 ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16')
 
 

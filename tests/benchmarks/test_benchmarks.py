@@ -1,14 +1,18 @@
 """Each measurement runs on something tiny, and writes what it says."""
 
 import json
+from types import SimpleNamespace
 
 import killed
+import numpy as np
 import pytest
 import survive
 from helpers.commands import refused, succeed
 from helpers.tiny import network, run, saved_model, write_saved_model
+from latency_networks import check_same
 
 from gluon_optbert.deployment.export import export
+from gluon_optbert.runs.failures import RunFailed
 
 
 @pytest.fixture(scope='module')
@@ -43,6 +47,22 @@ def test_latency_of_an_export_and_of_random_weights(deployment, tmp_path):
     assert first['shapes']['1x8']['median_ms'] > 0
     assert second['precision'] == 'float32' and second['gflop']['1x8'] > 0 and not second['same_widths']
     assert (tmp_path / 'latency.md').read_text() in said
+
+
+def test_both_onnx_files_of_the_first_export_are_compared_with_it(tmp_path):
+    """Where it is in int8, the second one has ranges of its own."""
+
+    def computing(value, name, precision):
+        outputs = [np.full((3, 8), value)]
+        deployment = SimpleNamespace(architecture=network())
+        return SimpleNamespace(
+            name=name, precision=precision, deployment=deployment, outputs=lambda *_: outputs
+        )
+
+    first, name = computing(1.0, 'deploy', 'float32'), 'deploy, onnxruntime, model_dynamic'
+    assert check_same([first, computing(1.25, name, 'int8 dynamic')], tmp_path) == {name: 0.25}
+    with pytest.raises(RunFailed, match='model_dynamic computes another network'):
+        check_same([first, computing(-1.0, name, 'int8 dynamic')], tmp_path)
 
 
 def test_training_steps_of_two_architectures(tmp_path):
