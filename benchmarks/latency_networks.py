@@ -43,11 +43,11 @@ class Peer:
     words: tuple[str, ...] = ()  # more for the script
 
 
-_SESSION, _COMPILED, _TORCH = 'onnxruntime_session.py', 'openvino_model.py', 'torch_bert.py'
+_FILE, _TORCH = 'onnx_file.py', 'torch_bert.py'
 PEERS = {
-    'onnxruntime-int8-static': Peer(_SESSION, 'onnx', 'int8', 'static'),
-    'onnxruntime-int8-dynamic': Peer(_SESSION, 'onnx', 'int8', 'dynamic'),
-    'openvino-int8': Peer(_COMPILED, 'onnx', 'int8', 'nncf'),
+    'onnxruntime-int8-static': Peer(_FILE, 'onnx', 'int8', 'static', ('onnxruntime',)),
+    'onnxruntime-int8-dynamic': Peer(_FILE, 'onnx', 'int8', 'dynamic', ('onnxruntime',)),
+    'openvino-int8': Peer(_FILE, 'onnx', 'int8', 'nncf', ('openvino',)),
     'torch': Peer(_TORCH, 'torch'),
     'torch-compile': Peer(_TORCH, 'torch', words=('compile',)),
     'torch-bfloat16': Peer(_TORCH, 'torch', 'bfloat16', words=('bfloat16',)),
@@ -126,15 +126,14 @@ def start_export(name: str, directory: Path, engine: str, peers: Path) -> Iterat
         facts: dict[str, Any] = {'engine': engine, 'size_mb': megabytes(here / SYMBOL, here / PARAMETERS)}
         yield Timed(name, Path(sys.executable), 'symbol.py', here, [], deployment, **facts)
         return
-    python, low = peer_python(peers, 'onnx'), engine == 'openvino-bfloat16'
-    script, words = _SESSION if engine == 'onnxruntime' else _COMPILED, ['bf16'] * low
+    python = peer_python(peers, 'onnx')
     for file in sorted(here.glob('*.onnx')):
         reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
         precision = deployment.onnx[file.name]['precision']
-        if low and precision == 'float32':
+        if engine == 'openvino-bfloat16' and precision == 'float32':
             precision = 'bfloat16'
         facts = {'engine': reader, 'size_mb': megabytes(file), 'precision': precision}
-        yield Timed(f'{name}, {reader}', python, script, file, words, deployment, **facts)
+        yield Timed(f'{name}, {reader}', python, _FILE, file, [engine], deployment, **facts)
 
 
 def start_peer(name: str, first: Path, peers: Path, place: Path) -> Timed:
