@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for, without_times
-from helpers.tiny import contents
+from helpers.finetuned import LEFT, recipe_for, values_for, without_times
+from helpers.pruned import interrupted_at
+from helpers.tiny import Interrupted, contents
 
 from gluon_optbert.finetuning import finetune
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
@@ -81,8 +82,7 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
             renamed.append(target)
         rename(source, target)
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, 2 * 6 + 5)
+    with interrupted_at(2 * 6 + 5):
         finetune_glue(fill(GlueRecipe, values))
     values['resume'] = True
     with pytest.raises(ValueError, match='other settings of learning_rates'):

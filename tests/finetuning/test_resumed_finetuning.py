@@ -5,13 +5,12 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers.finetuned import Interrupted, recipe_for, stop_at, without_times
-from helpers.pruned import records
-from helpers.tiny import contents
+from helpers.finetuned import recipe_for, without_times
+from helpers.pruned import before_step, interrupted_at
+from helpers.tiny import Interrupted, contents, records
 
 from gluon_optbert.commands import training
 from gluon_optbert.finetuning import finetune
-from gluon_optbert.finetuning.distillation import TaughtFineTuning
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.network.saved_model import write_model
@@ -38,8 +37,7 @@ def test_resumed_run_with_a_teacher_equals_the_uninterrupted_one(
         with monkeypatch.context() as at_network, pytest.raises(Interrupted):
             at_network.setattr(finetune, 'write_model', stopping)
             tune()
-        stop_at(patch, 5, TaughtFineTuning)  # of the second seed
-        with pytest.raises(Interrupted):
+        with interrupted_at(5):  # of the second seed
             tune(resume=True)
     with pytest.raises(FileExistsError, match='--resume'):
         tune()
@@ -62,7 +60,7 @@ def test_resumed_run_with_a_teacher_equals_the_uninterrupted_one(
 
 
 def test_a_copy_of_the_result_goes_where_it_is_asked_for_and_replaces_nothing(
-    model_directory, glue, tmp_path, monkeypatch
+    model_directory, glue, tmp_path
 ):
     """Refused before the run trains; and when it is finished, unless the copy is its own."""
 
@@ -73,11 +71,9 @@ def test_a_copy_of_the_result_goes_where_it_is_asked_for_and_replaces_nothing(
     taken = tmp_path / 'elsewhere' / 'run.json'
     taken.parent.mkdir()
     taken.write_text('of another run')
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, 4)
+    with interrupted_at(4):
         tune()
-    with monkeypatch.context() as patch, pytest.raises(FileExistsError, match='exists, .*another --results'):
-        stop_at(patch, 1)
+    with before_step(1, pytest.fail), pytest.raises(FileExistsError, match='exists, .*another --results'):
         tune(elsewhere, resume=True)
     assert tune(copies, resume=True) == tune(copies, resume=True)
     copy = tmp_path / 'results' / 'run.json'

@@ -1,17 +1,15 @@
-"""Small fine-tuning runs: their data, of letters, their recipes, and how they are interrupted."""
+"""Small fine-tuning runs: their data, of letters, and their recipes."""
 
 import dataclasses
 import itertools
 
 import numpy as np
 
-from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
 from helpers.pruned import MODEL
 from helpers.questions import write_squad
-from helpers.tiny import Interrupted
 
 LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
@@ -104,16 +102,3 @@ def without_times(result):
     """What two runs of the same recipe share; the tree may be committed between them."""
     runs = tuple(dataclasses.replace(run, seconds=0.0) for run in result.runs)
     return dataclasses.replace(result, runs=runs, recipe={}, origin={})
-
-
-def stop_at(monkeypatch, step, kind=objective.FineTuning):
-    """End fine-tuning by an objective in a step, counted over all seeds."""
-    loss_sums, done = kind.loss_sums, []
-
-    def stopping(self, batch, rows):
-        done.append(1)
-        if len(done) == step:
-            raise Interrupted
-        return loss_sums(self, batch, rows)
-
-    monkeypatch.setattr(kind, 'loss_sums', stopping)

@@ -85,17 +85,25 @@ def with_more_tokens(small, words=('aa', 'bb', 'cc', 'dd')):
 
 
 @contextlib.contextmanager
-def interrupted_at(count, phase=''):
-    """What is trained here ends at a step, the number `count` of all steps or of those of a phase."""
-    step, done = loop._step, []
+def before_step(count, action, phase=''):
+    """Something is done before a step of what is trained here, the number `count` of all steps or of those of
+    a phase.
+    """
+    step, numbers = loop._step, itertools.count(1)
 
-    def stopping(*args):
-        done.extend([1] if args[4].name == phase or not phase else [])
-        if len(done) == count:
-            raise Interrupted
+    def acting(*args):
+        if phase in ('', args[4].name) and next(numbers) == count:
+            action()
         return step(*args)
 
-    with mock.patch.object(loop, '_step', stopping), pytest.raises(Interrupted):
+    with mock.patch.object(loop, '_step', acting):
+        yield
+
+
+@contextlib.contextmanager
+def interrupted_at(count, phase=''):
+    """What is trained here ends at a step, which is counted as by `before_step`."""
+    with before_step(count, mock.Mock(side_effect=Interrupted), phase), pytest.raises(Interrupted):
         yield
 
 

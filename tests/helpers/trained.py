@@ -12,7 +12,7 @@ from gluon_optbert.training.loop import Reporter, train
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
 from gluon_optbert.training.pretrain import Pretraining
-from helpers.tiny import Interrupted, network, records, saved_model
+from helpers.tiny import network, records, saved_model
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
 
@@ -72,18 +72,3 @@ def assert_same_bits(one, other):
     assert one.keys() == other.keys()
     for name in one:
         assert np.array_equal(one[name], other[name]), name
-
-
-def acting(action, at, schedule=Schedule(0.01, 6, 2)):
-    """A schedule that does something when it is asked for a step, which is after that step's gradient."""
-
-    def rate(step):
-        if step == at:
-            action()
-        return schedule(step)
-
-    return rate
-
-
-def interrupt():
-    raise Interrupted

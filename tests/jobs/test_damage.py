@@ -12,13 +12,13 @@ import yaml
 from helpers.commands import call, succeed
 from helpers.finetuned import recipe_for as finetuning_recipe, write_glue
 from helpers.pretrained import recipe_for, values_for
-from helpers.pruned import results
+from helpers.pruned import before_step, results
 from helpers.tiny import ROOT, contents, records, run, saved_model, write_shards
 
 from gluon_optbert.deployment.export import export
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.runs.files import check_manifest
-from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
+from gluon_optbert.training.optimization import TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION
 
@@ -146,18 +146,6 @@ def test_read_only_output_is_one_line(shards_directory, disk, tmp_path):
     assert_fails_for(command(tmp_path, shards_directory, disk / 'model'), 'Read-only file system')
 
 
-def acting(monkeypatch, action, at):
-    """Have something done before a step of training."""
-    update = Optimizer.update
-
-    def acted(self, *args, step, **kwargs):
-        if step == at:
-            action()
-        return update(self, *args, step=step, **kwargs)
-
-    monkeypatch.setattr(Optimizer, 'update', acted)
-
-
 def rot(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
@@ -165,17 +153,15 @@ def rot(path):
 
 
 @pytest.mark.parametrize('damage, said', [(Path.unlink, 'it is not there'), (rot, 'corrupt')])
-def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
-    finished, tmp_path, monkeypatch, damage, said
-):
+def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(finished, tmp_path, damage, said):
     shards = write_shards(tmp_path / 'shards')
-    whole = (shards / 'train-00001.npz').read_bytes()
-    acting(monkeypatch, lambda: damage(shards / 'train-00001.npz'), at=5)
-    with pytest.raises((ValueError, FileNotFoundError), match=f'train-00001.npz.*{said}'):
+    shard = shards / 'train-00001.npz'
+    whole = shard.read_bytes()
+    refused = pytest.raises((ValueError, FileNotFoundError), match=f'train-00001.npz.*{said}')
+    with before_step(5, lambda: damage(shard)), refused:
         pretrain(recipe_for(shards, tmp_path / 'model', steps=STEPS))
-    monkeypatch.undo()
     assert list((tmp_path / 'model.training' / 'states').glob('step-*'))
-    (shards / 'train-00001.npz').write_bytes(whole)
+    shard.write_bytes(whole)
     pretrain(recipe_for(shards, tmp_path / 'model', steps=STEPS, resume=True))
     assert_same_end(tmp_path / 'model', finished)
 

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from helpers.finetuned import Interrupted, stop_at
+from helpers.pruned import interrupted_at
 from helpers.tables import FINISHED
 from helpers.tiny import contents
 
@@ -79,8 +79,8 @@ def test_table_that_was_stopped_and_moved_goes_on_with_what_is_missing(
         chosen = {'rows': 'bert-l-truncated,optbert-h', 'seeds': '1', 'resume': resume}
         run(plan(table_recipe(output, **chosen)))
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stop_at(patch, 6 + 6 + 4)  # the base and the first row have 6 steps, and then the second is begun
+    # the base and the first row have 6 steps of fine-tuning, and then the second is begun
+    with interrupted_at(6 + 6 + 4, 'SST-2'):
         go_on(tmp_path / 'old' / 'table', resume=False)
     (tmp_path / 'old').rename(tmp_path / 'new')
     before = contents(tmp_path / 'new')

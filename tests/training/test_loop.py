@@ -13,7 +13,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.processor import needs_bfloat16
-from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
+from helpers.pruned import before_step, interrupted_at
+from helpers.trained import PHASE, Run, assert_same_bits
 
 from gluon_optbert.runs.failures import Terminated
 from gluon_optbert.runs.progress import Progress
@@ -105,10 +106,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, g
     whole = Run(shards, tmp_path / 'whole', **options)
     start = whole.values()
     measured = whole.fit(phase, schedule=schedule, heldout=True)
-    with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts', **options).fit(
-            phase, schedule=acting(interrupt, 4, schedule), heldout=True
-        )
+    with interrupted_at(5):
+        Run(shards, tmp_path / 'parts', **options).fit(phase, schedule=schedule, heldout=True)
     # other weights: what counts is in the checkpoint, which has the gates alone
     again = Run(shards, tmp_path / 'parts', seed=0 if gated else 9, **options)
     assert States(tmp_path / 'parts' / 'states', 2).steps() == [2, 4]
@@ -127,8 +126,8 @@ def test_optimizer_that_went_further_than_its_checkpoint_goes_on_as_a_fresh_one(
     phase = dataclasses.replace(PHASE, checkpoint_every=2)
     whole, run = (Run(shards, tmp_path / name, optimizer=optimizer) for name in ('whole', 'parts'))
     whole.fit(phase)
-    with pytest.raises(Interrupted):
-        run.fit(phase, schedule=acting(interrupt, 3))
+    with interrupted_at(4):
+        run.fit(phase)
     run.fit(phase)
     assert_same_bits(run.values(), whole.values())
 
@@ -161,14 +160,13 @@ def test_damaged_checkpoints_give_way_to_an_older_one_and_go(shards, tmp_path, c
     whole.fit(phase)
     run = Run(shards, tmp_path / 'parts')
     states = States(tmp_path / 'parts' / 'states', 3)
-    with pytest.raises(Interrupted):
-        run.fit(dataclasses.replace(phase, keep=3), schedule=acting(interrupt, 6))
+    with interrupted_at(7):
+        run.fit(dataclasses.replace(phase, keep=3))
     for step in (4, 6):
         (states.directory / f'step-{step:08d}' / 'state.params').write_bytes(b'rot')
-    with pytest.raises(Terminated, match='at step 3'):
-        Run(shards, tmp_path / 'parts').fit(
-            phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2)
-        )
+    asked = before_step(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with asked, pytest.raises(Terminated, match='at step 3'):  # the first behind the checkpoint of two
+        Run(shards, tmp_path / 'parts').fit(phase)
     assert 'step-00000006' in caplog.text and 'trying an older checkpoint' in caplog.text
     assert states.steps() == [2, 3]
     again = Run(shards, tmp_path / 'parts')
@@ -186,8 +184,8 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
         weight.set_data(mx.nd.array(values))
 
     phase = Phase(name='training', steps=6, batch_size=8, log_every=1, checkpoint_every=2)
-    with pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
-        run.fit(phase, schedule=acting(spoil, 2))
+    with before_step(4, spoil), pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
+        run.fit(phase)
     sound = Run(shards, tmp_path)
     assert States(tmp_path / 'states', 2).resume(sound.optimizer, sound.workers, what='').step == 2
     assert all(np.isfinite(array).all() for array in sound.values().values())
@@ -197,15 +195,9 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
     'step, how', [(6, signal.SIGTERM), (3, signal.SIGINT)], ids=['at the last step', 'by Ctrl-C']
 )
 def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, whole, heeded, step, how):
-    before = signal.getsignal(how)
-    asked = []
-
-    def ask():  # once, though the schedule is asked for a step when it is logged as well
-        if not asked:
-            asked.append(os.kill(os.getpid(), how))
-
-    with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
-        Run(shards, tmp_path).fit(schedule=acting(ask, step - 1), heldout=True)
+    before, said = signal.getsignal(how), f'training: asked to stop at step {step}; .* --resume'
+    with before_step(step, lambda: os.kill(os.getpid(), how)), pytest.raises(Terminated, match=said):
+        Run(shards, tmp_path).fit(heldout=True)
     assert signal.getsignal(how) is before
     assert States(tmp_path / 'states', 2).steps() == [step]
     again, (uninterrupted, measured) = Run(shards, tmp_path), whole
@@ -229,10 +221,8 @@ def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_pa
 
 def test_lines_say_the_step_of_how_many_the_place_and_the_time_left(shards, tmp_path, capsys):
     phase = dataclasses.replace(PHASE, place='round 1/4', log_every=3)
-    with pytest.raises(Interrupted):
-        Run(shards, tmp_path).fit(
-            dataclasses.replace(phase, checkpoint_every=2), schedule=acting(interrupt, 4)
-        )
+    with interrupted_at(5):
+        Run(shards, tmp_path).fit(dataclasses.replace(phase, checkpoint_every=2))
     first, line = capsys.readouterr().err.splitlines()
     assert first == 'training | round 1/4 | 6 steps | 8 sequences a step'
     assert re.match(r'training \| step 3/6 \| round 1/4 \| \d+ s left \| mlm \d', line)

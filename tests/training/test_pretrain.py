@@ -8,7 +8,7 @@ import pytest
 from helpers.exported import with_head
 from helpers.pretrained import recipe_for
 from helpers.processor import needs_bfloat16
-from helpers.pruned import MODEL
+from helpers.pruned import MODEL, interrupted_at
 from helpers.tiny import (
     Interrupted,
     contents,
@@ -155,22 +155,10 @@ def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, par
     assert (measured.head_steps, measured.trained_steps) == (2 + 3, 60)  # the former are none of pre-training
 
 
-def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path, monkeypatch):
+def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path):
     output = tmp_path / 'model'
-    schedule = PretrainRecipe.schedule
-
-    def stopping(self, steps):
-        def rate(step):
-            if step == 4:
-                raise Interrupted
-            return schedule(self, steps)(step)
-
-        return rate
-
-    monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
-    with pytest.raises(Interrupted):
+    with interrupted_at(5):
         pretrain(recipe_for(shards_directory, output))
-    monkeypatch.undo()
     assert not output.exists()
     with pytest.raises(FileExistsError, match='--resume'):
         pretrain(recipe_for(shards_directory, output))
