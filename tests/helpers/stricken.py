@@ -1,8 +1,7 @@
 """Processes that are stopped or killed."""
 
-import os
+import multiprocessing
 import sys
-import traceback
 
 import psutil
 
@@ -40,40 +39,16 @@ def living(process):
     return psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
 
 
-class Forked:
+def forked(action):
     """A process that does something and ends with the status that this gives; it has loaded MXNet already, as
     the one that it is forked from.
-
-    Attributes
-    ----------
-    said, errors : file
-        What it writes to its standard output and error.
     """
+    process = multiprocessing.get_context('fork').Process(target=lambda: sys.exit(action()))
+    process.start()
+    return process
 
-    def __init__(self, action):
-        ends = [os.pipe(), os.pipe()]
-        self.pid = os.fork()
-        if not self.pid:
-            self._do(action, [written for _, written in ends])
-        for _, written in ends:
-            os.close(written)
-        self.said, self.errors = map(os.fdopen, (read for read, _ in ends))
 
-    @staticmethod
-    def _do(action, outputs):
-        status = 70
-        try:
-            for number, end in enumerate(outputs, 1):
-                os.dup2(end, number)
-                os.close(end)
-            sys.stdout, sys.stderr = (os.fdopen(number, 'w', buffering=1) for number in (1, 2))
-            status = action()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-
-    def end(self):
-        """Its status, negative for a signal, and what it has written since, once it has ended."""
-        written = self.said.read(), self.errors.read()
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), *written
+def status_of(process):
+    """The exit status of a process when it has ended, negative for a signal."""
+    process.join()
+    return process.exitcode

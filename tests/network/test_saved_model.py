@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 from helpers.networks import UNEVEN
-from helpers.stricken import Forked
+from helpers.stricken import forked, status_of
 from helpers.tiny import (
     TOKENS,
     contents,
@@ -217,7 +217,7 @@ def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path)
             (staged / 'part').write_text('half')
             die()
 
-    assert Forked(writing).end()[0] == -signal.SIGKILL
+    assert status_of(forked(writing)) == -signal.SIGKILL
     assert not output.exists()
     left = [path.name for path in tmp_path.iterdir()]
     assert left and all(name.startswith('.run[1]*.partial-') for name in left)
@@ -240,7 +240,7 @@ def test_process_killed_before_the_renaming_leaves_what_was_there(tmp_path):
         write_file(model / 'vocab.txt', b'new')
 
     for writing in (directory, file):
-        assert Forked(writing).end()[0] == -signal.SIGKILL
+        assert status_of(forked(writing)) == -signal.SIGKILL
         write_file(model / 'vocab.txt', (model / 'vocab.txt').read_bytes())
         assert contents(model) == before  # the next one has cleared up
 

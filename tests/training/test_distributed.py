@@ -1,5 +1,6 @@
 """A worker that hangs is noticed, and a run is asked to stop by SIGINT or SIGTERM."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ import time
 import mxnet as mx
 import pytest
 from helpers.jobs import needs_horovod
-from helpers.stricken import Forked, living
+from helpers.stricken import forked, living, status_of
 
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.files import running
@@ -65,7 +66,7 @@ def test_patience_is_half_a_minute_unless_a_number_of_at_least_five_is_given(mon
             patience()
 
 
-def test_second_interruption_ends_the_process_at_once(heeded):
+def test_second_interruption_ends_the_process_at_once(heeded, capfd):
     def interrupted():
         with Stop(Workers()) as stop:
             signal.raise_signal(signal.SIGINT)
@@ -73,26 +74,33 @@ def test_second_interruption_ends_the_process_at_once(heeded):
             signal.raise_signal(signal.SIGINT)
 
     warning = '\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
-    assert Forked(interrupted).end() == (-signal.SIGINT, 'asked\n', warning)
+    assert status_of(forked(interrupted)) == -signal.SIGINT
+    assert capfd.readouterr() == ('asked\n', warning)
+
+
+@pytest.fixture
+def ready():
+    """What a forked process sets when it is ready."""
+    return multiprocessing.get_context('fork').Event()
 
 
 @needs_horovod
-def test_worker_that_horovodrun_takes_for_a_shell_is_asked_to_stop():
+def test_worker_that_horovodrun_takes_for_a_shell_is_asked_to_stop(ready, capfd):
     from horovod.runner.common.util.safe_shell_exec import terminate_executor_shell_and_children
 
     def working():
         distributed.start_herald(0)
         with Stop(Workers()) as stop:
-            print('ready')
+            ready.set()
             while not stop.agreed():
                 time.sleep(0.02)
         return 7
 
-    worker = Forked(working)
-    worker.said.readline()
+    worker = forked(working)
+    assert ready.wait(60)
     ending = threading.Thread(target=terminate_executor_shell_and_children, args=(worker.pid,))
     ending.start()
-    assert worker.end() == (7, '', '')
+    assert status_of(worker) == 7 and capfd.readouterr() == ('', '')
     ending.join()
 
 
@@ -107,25 +115,25 @@ def test_interruptions_that_a_shell_ignores_stay_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_worker_that_is_stopped_for_too_long_is_ended_and_named_and_no_other_is(monkeypatch):
+def test_worker_that_is_stopped_for_too_long_is_ended_and_named_and_no_other_is(ready, monkeypatch, capfd):
     monkeypatch.setattr(distributed, 'FAREWELL', 0)
     monkeypatch.setattr(distributed, 'patience', lambda: 4)
 
     def forsaken():
         distributed.start_herald(3)
-        print('ready')
+        ready.set()
         time.sleep(60)
 
-    worker = Forked(forsaken)
-    worker.said.readline()
+    worker = forked(forsaken)
+    assert ready.wait(60)
     time.sleep(6)
     assert living(worker.pid)
     os.kill(worker.pid, signal.SIGSTOP)
-    status, _, errors = worker.end()
-    assert status == -signal.SIGKILL and errors.startswith('error: rank 3 was stopped for 4 seconds')
+    assert status_of(worker) == -signal.SIGKILL
+    assert capfd.readouterr().err.startswith('error: rank 3 was stopped for 4 seconds')
 
 
-def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path, monkeypatch):
+def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv('HOROVOD_RANK', '1')
 
     def asked(argv):
@@ -133,4 +141,4 @@ def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGTERM)
 
     said = '[rank 1] error: asked to stop; what is done is saved, go on with --resume\n'
-    assert Forked(command(asked)).end() == (1, '', said)
+    assert status_of(forked(command(asked))) == 1 and capfd.readouterr() == ('', said)
