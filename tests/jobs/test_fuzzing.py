@@ -1,10 +1,8 @@
 """Hostile input as properties: whatever is read, the answer is a right result or a clear error.
 
-Each property builds one case and hands it to the code in `guarded`, which fails on any error but those that a
+Each test builds a case and hands it to the code in `guarded`, which fails on any error but those that a
 command turns into a line, on a file opened outside of the case's directory, on a started program, and on a
 pickle. Some dozens of cases are tried for every reader, or as many as `HOSTILE_CASES` says."""
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -17,10 +15,8 @@ import sys
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,11 +62,11 @@ class Audit:
     """What Python reports of itself (PEP 578) while a case is read; the hook stays installed, as hooks do."""
 
     def __init__(self):
-        self.inside: Path | None = None
-        self.forbidden: list[str] = []
+        self.inside = None
+        self.forbidden = []
         sys.addaudithook(self._heard)
 
-    def _heard(self, event: str, arguments: tuple) -> None:
+    def _heard(self, event, arguments):
         if self.inside is None:
             return
         if event in FORBIDDEN:
@@ -87,7 +83,7 @@ AUDIT = Audit()
 
 
 @contextlib.contextmanager
-def guarded(directory: Path) -> Iterator[None]:
+def guarded(directory):
     """Lets pass the errors that a command says in one line, if they are clear; nothing else may happen
     outside `directory`.
     """
@@ -104,23 +100,6 @@ def guarded(directory: Path) -> Iterator[None]:
     assert not AUDIT.forbidden, AUDIT.forbidden
 
 
-class Place:
-    """A directory with a good example, made once, of which every case gets a fresh copy."""
-
-    def __init__(self, make: Callable[[Path], Any]):
-        self._make, self._base = make, None
-
-    @contextlib.contextmanager
-    def copy(self) -> Iterator[Path]:
-        if self._base is None:
-            self._base = tempfile.TemporaryDirectory(prefix='fuzz-')
-            self._make(Path(self._base.name) / 'good')
-        with tempfile.TemporaryDirectory(prefix='case-', dir=self._base.name) as case:
-            yield Path(shutil.copytree(Path(self._base.name) / 'good', Path(case) / 'case'))
-
-
-SHARDS, EMPTY = Place(write_shards), Place(Path.mkdir)
-
 numbers = st.integers() | st.sampled_from([0, -1, 2**31, 2**63, 10**30]) | st.floats()
 words = st.text(max_size=20) | st.sampled_from(
     ['', '\0', '../vocab.txt', '/etc/passwd', 'x' * 5000, '\ud800', 'train-00000.npz']
@@ -133,7 +112,7 @@ json_values = st.recursive(
 
 
 @st.composite
-def mutated_json(draw, good: Any) -> str:
+def mutated_json(draw, good):
     """JSON text: a good value with some parts replaced, removed or added; or any value, or any text."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
@@ -149,7 +128,7 @@ def mutated_json(draw, good: Any) -> str:
     return json.dumps(value)
 
 
-def _mutated(draw, value: Any) -> Any:
+def _mutated(draw, value):
     """A JSON value with one change at a random depth."""
     if isinstance(value, dict) and value and draw(st.integers(0, 5)):
         name = draw(st.sampled_from(sorted(value)))
@@ -169,7 +148,7 @@ def _mutated(draw, value: Any) -> Any:
 
 
 @st.composite
-def mutated_bytes(draw, good: bytes) -> bytes:
+def mutated_bytes(draw, good):
     """Bytes with some overwritten, removed, inserted or cut off."""
     content = bytearray(good)
     for _ in range(draw(st.integers(1, 5))):
@@ -221,27 +200,25 @@ yaml_texts = (
 )
 
 
+@pytest.mark.slow
+@OPTIONS
 @given(cls=st.sampled_from(RECIPES), data=st.data())
-def recipe_file_of_any_text(cls, data):
+def test_recipe_file_of_any_text(tmp_path, cls, data):
     values = st.dictionaries(st.sampled_from(list(cls.model_fields)) | words, json_values | st.dates())
     text = data.draw(yaml_texts | values.map(yaml.safe_dump))
-    with EMPTY.copy() as directory:
-        path = directory / 'recipe.yaml'
-        path.write_bytes(encoded(text))
-        with guarded(directory):
-            fill(cls, read_yaml(path), source=str(path))
+    path = tmp_path / 'recipe.yaml'
+    path.write_bytes(encoded(text))
+    with guarded(tmp_path):
+        fill(cls, read_yaml(path), source=str(path))
 
 
+@pytest.mark.slow
+@OPTIONS
 @given(cls=st.sampled_from(RECIPES), data=st.data())
-def any_command_line(cls, data):
+def test_any_command_line(tmp_path, cls, data):
     flags = st.sampled_from(['--' + name.replace('_', '-') for name in cls.model_fields])
     words_ = data.draw(st.lists(flags | words | st.builds('{}={}'.format, flags, words), max_size=8))
-    with (
-        EMPTY.copy() as directory,
-        contextlib.redirect_stderr(io.StringIO()),
-        contextlib.redirect_stdout(io.StringIO()),
-        guarded(directory),
-    ):
+    with guarded(tmp_path):
         try:
             parse(
                 cls, [word for word in words_ if not word.startswith('/')], description='Any.', example='any'
@@ -258,6 +235,8 @@ forms = st.sampled_from(
 )
 
 
+@pytest.mark.slow
+@OPTIONS
 @given(
     name=st.builds(
         lambda form, values: form.format(*values),
@@ -270,8 +249,8 @@ forms = st.sampled_from(
     )
     | words
 )
-def architecture_of_any_name(name):
-    with guarded(Path('/nowhere')):
+def test_architecture_of_any_name(tmp_path, name):
+    with guarded(tmp_path):
         if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):
             resolve(name)
 
@@ -283,7 +262,7 @@ class Payload:
         return os.system, ('touch pickled',)
 
 
-def members(good: np.ndarray) -> st.SearchStrategy[bytes]:
+def members(good):
     """The content of one npy file: good values as others, a pickle, or a header that promises too much."""
     return st.one_of(
         mutated_bytes(npy(good)),
@@ -298,9 +277,16 @@ def members(good: np.ndarray) -> st.SearchStrategy[bytes]:
     )
 
 
+@pytest.fixture
+def directory(tmp_path):
+    """Shards, of which each case replaces the first and the manifest."""
+    return write_shards(tmp_path / 'shards')
+
+
+@pytest.mark.slow
+@OPTIONS
 @given(data=st.data())
-def npz_of_shards(data):
-    """A shard that the manifest vouches for, of any members."""
+def test_shard_of_any_members_that_the_manifest_vouches_for(directory, data):
     records = random_records(4)
     arrays = {name: np.ascontiguousarray(records[name]) for name in records.dtype.names}
     bad = data.draw(st.sets(st.sampled_from(records.dtype.names), max_size=2))
@@ -315,20 +301,19 @@ def npz_of_shards(data):
         ):
             npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
     content = data.draw(st.just(packed.getvalue()) | mutated_bytes(packed.getvalue()))
-    with SHARDS.copy() as directory:
-        write_signed_shard(directory, content)
-        with guarded(directory):
-            read = Shards.open(directory).read(0)
-            assert (read.dtype, len(read)) == (records.dtype, 4)
-        assert not Path('pickled').exists()
+    write_signed_shard(directory, content)
+    with guarded(directory):
+        read = Shards.open(directory).read(0)
+        assert (read.dtype, len(read)) == (records.dtype, 4)
+    assert not Path('pickled').exists()
 
 
-def encoded(text: Any) -> bytes:
+def encoded(text):
     """Text as UTF-8, lone surrogates too; bytes as they are."""
     return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogatepass')
 
 
-def changed(name: str, good: bytes) -> st.SearchStrategy[bytes]:
+def changed(name, good):
     """Any bytes in place of those of a file of some name; most of them are like the good ones."""
     if name.endswith('.yaml'):
         return yaml_texts.map(encoded)
@@ -338,12 +323,12 @@ def changed(name: str, good: bytes) -> st.SearchStrategy[bytes]:
     return mutated_bytes(good)
 
 
-def _read_architecture(directory: Path) -> None:
+def _read_architecture(directory):
     architecture = resolve(directory)
     assert Architecture.from_json(architecture.to_json()) == architecture
 
 
-def _read_shards(directory: Path) -> None:
+def _read_shards(directory):
     for split in format_.SPLITS:
         shards = Shards.open(directory, split=split)
         shards.vocabulary()
@@ -351,18 +336,18 @@ def _read_shards(directory: Path) -> None:
             shards.read(number)
 
 
-def _read_parameters(directory: Path) -> None:
+def _read_parameters(directory):
     path = directory / 'model.params'
     assert sum(array.nbytes for array in read_arrays(path).values()) <= path.stat().st_size
 
 
-def _read_model(directory: Path) -> None:
+def _read_model(directory):
     saved = read_model(directory)
     assert isinstance(saved.progress, Progress) and isinstance(saved.recipe, dict)
     assert isinstance(saved.progress.trained_steps, int)
 
 
-def _import(directory: Path) -> None:
+def _import(directory):
     """The code that a directory for Transformers has is never read, for it would leave a file behind."""
     (directory / 'modeling_optbert.py').write_text("open('executed', 'w')\n")
     if (directory / 'tokenizer.json').exists():
@@ -373,74 +358,56 @@ def _import(directory: Path) -> None:
     assert not Path('executed').exists()
 
 
-def _seal(directory: Path) -> None:
+def _seal(directory):
     """The digest of a manifest vouches for its values, where it has any."""
     path = directory / 'manifest.json'
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
         seal(path, json.loads(path.read_bytes()))
 
 
-def any_file(
-    make: Callable[[Path], Any],
-    names: Sequence[str],
-    read: Callable[[Path], None],
-    vouch: Callable[[Path], None] = lambda directory: None,
-) -> Any:
-    """The property of a reader of directories: one of these files is anything, and perhaps vouched for."""
-    place = Place(make)
+SAFE = 'model.safetensors'
+TENSORFLOW = ('bert_config.json', 'bert_model.ckpt.index', 'bert_model.ckpt.data-00000-of-00001')
+VOUCH = partial(write_manifest, form=FORMAT, version=VERSION)
+OF_A_MODEL = ('architecture.json', 'head.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
+READERS = {  # what makes a directory, its files, what reads it, and what vouches for them
+    'manifest of shards': (write_shards, ('manifest.json',), _read_shards, _seal),
+    'architecture': (write_saved_model, ('architecture.json',), _read_architecture, None),
+    'parameters': (write_saved_model, ('model.params',), _read_parameters, None),
+    'model directory': (write_saved_model, OF_A_MODEL, _read_model, VOUCH),
+    'manifest of a model': (write_saved_model, ('manifest.json',), _read_model, _seal),
+    'TensorFlow': (write_google, TENSORFLOW, _import, None),
+    'GluonNLP': (write_gluonnlp, ('bert_2_8_2_tiny.params', 'tiny.vocab'), _import, None),
+    'Transformers': (write_for_transformers, ('config.json', 'tokenizer.json', SAFE), _import, None),
+    'Hugging Face': (write_hugging_face, ('config.json', 'vocab.txt', SAFE), _import, None),
+}
+for files, *shards in (
+    (f'{SAFE}.index.json', 'model-00001-of-00002.safetensors'),
+    ('pytorch_model.bin',),
+    ('old pytorch_model.bin',),
+    ('pytorch_model.bin.index.json', 'pytorch_model-00002-of-00002.bin'),
+):
+    write = partial(write_hugging_face, files=files)
+    READERS[files] = (write, (files.removeprefix('old '), *shards), _import, None)
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize('make, names, read, vouch', READERS.values(), ids=READERS)
+def test_directory_of_which_a_file_is_anything(tmp_path, make, names, read, vouch):
+    make(tmp_path / 'good')
+
+    @OPTIONS
     @given(name=st.sampled_from(names), vouched=st.booleans(), data=st.data())
-    def reads_right_or_refuses_clearly(name, vouched, data):
-        with place.copy() as directory:
+    def read_right_or_refused_clearly(name, vouched, data):
+        with tempfile.TemporaryDirectory(dir=tmp_path) as case:
+            directory = Path(shutil.copytree(tmp_path / 'good', Path(case) / 'case'))
             path = directory / name
             path.write_bytes(data.draw(changed(name, path.read_bytes() if path.exists() else b'')))
-            if vouched:
+            if vouched and vouch:
                 vouch(directory)
             with guarded(directory):
                 read(directory)
 
-    return reads_right_or_refuses_clearly
-
-
-TENSORFLOW = ('bert_config.json', 'bert_model.ckpt.index', 'bert_model.ckpt.data-00000-of-00001')
-VOUCH = partial(write_manifest, form=FORMAT, version=VERSION)
-OF_A_MODEL = ('architecture.json', 'head.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
-CHECKPOINTS = {
-    form: any_file(write, names, _import)
-    for form, write, names in (
-        ('TensorFlow', write_google, TENSORFLOW),
-        ('GluonNLP', write_gluonnlp, ('bert_2_8_2_tiny.params', 'tiny.vocab')),
-        ('Transformers', write_for_transformers, ('config.json', 'tokenizer.json', 'model.safetensors')),
-        ('Hugging Face', write_hugging_face, ('config.json', 'vocab.txt', 'model.safetensors')),
-        *(
-            (files, partial(write_hugging_face, files=files), (files.removeprefix('old '), *shards))
-            for files, *shards in (
-                ('model.safetensors.index.json', 'model-00001-of-00002.safetensors'),
-                ('pytorch_model.bin',),
-                ('old pytorch_model.bin',),
-                ('pytorch_model.bin.index.json', 'pytorch_model-00002-of-00002.bin'),
-            )
-        ),
-    )
-}
-PROPERTIES = {
-    'recipe files': recipe_file_of_any_text,
-    'command lines': any_command_line,
-    'names of architectures': architecture_of_any_name,
-    'shards': npz_of_shards,
-    'manifest of shards': any_file(write_shards, ('manifest.json',), _read_shards, _seal),
-    'architecture': any_file(write_saved_model, ('architecture.json',), _read_architecture),
-    'parameters': any_file(write_saved_model, ('model.params',), _read_parameters),
-    'model directory': any_file(write_saved_model, OF_A_MODEL, _read_model, VOUCH),
-    'manifest of a model': any_file(write_saved_model, ('manifest.json',), _read_model, _seal),
-    **CHECKPOINTS,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', PROPERTIES)
-def test_hostile_input_is_read_right_or_refused_clearly(name):
-    OPTIONS(PROPERTIES[name])()
+    read_right_or_refused_clearly()
 
 
 def fail(error):
