@@ -1,6 +1,5 @@
 """What a reader of the sources may expect everywhere."""
 
-import re
 import subprocess
 
 import pytest
@@ -44,14 +43,3 @@ def test_no_line_is_too_long():
         if len(line) > LONGEST
     ]
     assert long == []
-
-
-def test_no_test_edits_the_path_of_imports():
-    """pyproject.toml names the folders of all tests, and `helpers.tiny.run` those of a program."""
-    edit = re.compile(r'sys\.path(\.(append|insert|extend)|\s*\+?=)')
-    edited = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / 'tests').rglob('*.py'))
-        if edit.search(path.read_text(encoding='utf-8'))
-    ]
-    assert edited == []
