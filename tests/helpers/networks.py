@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.named import uniform
-from gluon_optbert.text.batches import Batch
+from gluon_optbert.text.batches import _batch
+from gluon_optbert.text.shards import record_dtype
 from helpers.tiny import network
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in
@@ -57,31 +58,17 @@ NETWORKS = st.builds(
 SEEDS = st.integers(0, 2**31 - 10)
 
 
-def random_batches(architecture, count=2, *, size=96, length=8, seed=0):
-    """Batches of random tokens; every second sequence is half padding."""
+def random_batches(architecture, count, *, size=96, seed=0):
+    """Batches of eight random tokens; every second sequence is half padding."""
     generator = np.random.RandomState(seed)
     batches = []
     for index in range(count):
-        valid = np.full(size, length, dtype=np.float32)
-        valid[1::2] = length // 2
-        zeros = np.zeros((size, 1), dtype=np.int32)
-        batches.append(
-            Batch(
-                input_ids=generator.randint(0, architecture.vocab_size, (size, length)),
-                token_types=generator.randint(0, 2, (size, length)),
-                valid_length=valid,
-                masked_positions=zeros,
-                masked_ids=zeros,
-                masked_weights=zeros,
-                next_sentence_labels=zeros[:, 0],
-                instance_weights=np.ones(size, dtype=np.float32),
-                rows=np.arange(size),
-                masked_total=0,
-                instance_total=size,
-                token_total=int(valid.sum()),
-                index=index,
-            )
-        )
+        records = np.zeros(size, record_dtype(8, 1, architecture.vocab_size))
+        records['input_ids'] = generator.randint(0, architecture.vocab_size, (size, 8))
+        records['segment_ids'] = generator.randint(0, 2, (size, 8))
+        records['valid_lengths'] = 8
+        records['valid_lengths'][1::2] = 4
+        batches.append(_batch(records, size=size, rank=0, workers=1, index=index))
     return batches
 
 
