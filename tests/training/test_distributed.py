@@ -135,6 +135,7 @@ def test_worker_that_is_stopped_for_too_long_is_ended_and_named_and_no_other_is(
 
 def test_sigterm_outside_of_the_loop_says_how_to_go_on(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv('HOROVOD_RANK', '1')
+    monkeypatch.setattr(time, 'sleep', lambda seconds: None)  # for rank 0 to speak first
 
     def asked(argv):
         with running(tmp_path / 'run', Workers()):
