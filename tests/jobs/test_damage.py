@@ -13,7 +13,7 @@ from helpers.commands import call, succeed
 from helpers.finetuned import recipe_for as finetuning_recipe, write_glue
 from helpers.pretrained import recipe_for, values_for
 from helpers.pruned import before_step, results
-from helpers.tiny import ROOT, contents, records, run, saved_model, write_shards
+from helpers.tiny import ROOT, contents, records, saved_model, write_shards
 
 from gluon_optbert.deployment.export import export
 from gluon_optbert.finetuning.recipes import finetune_glue
@@ -81,7 +81,8 @@ def assert_same_end(output, finished):
     assert records(output) == records(finished)
 
 
-@pytest.mark.parametrize('left', [8_192, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
+# of 2 kB there is no page of the file system left, and no room for a lock
+@pytest.mark.parametrize('left', [2_000, 8_192, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
 def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
     finished, shards_directory, disk, tmp_path, left
 ):
@@ -131,14 +132,6 @@ def test_export_onto_a_full_disk_leaves_nothing(disk, left):
     assert os.listdir(disk) == ['filler']
     filler.unlink()
     export(saved_model(), disk / 'deploy')
-
-
-def test_disk_without_room_for_a_lock_ends_a_process_in_one_line(shards_directory, disk, tmp_path):
-    fill_up(disk, left=2_000)
-    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards_directory, disk / 'model')))
-    done = run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml')
-    assert_fails_for(done, 'No space left on device', 'will need about')
-    assert not (disk / 'model').exists()
 
 
 def test_read_only_output_is_one_line(shards_directory, disk, tmp_path):
