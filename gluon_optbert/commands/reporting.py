@@ -20,7 +20,7 @@ from ..reporting.networks import (
     Run,
     labels_of,
     networks_of_runs,
-    read_json,
+    read_result,
     read_run,
     with_model,
     with_result,
@@ -33,7 +33,6 @@ from ..runs.command_line import command, parse
 from ..runs.display import doing, number_of, tracked
 from ..runs.files import new_output, write_file
 from ..runs.machine import machine
-from ..runs.progress import RESULT, RESULT_FORMAT
 from ..runs.recipe import Recipe, option
 from ..runs.starting import line, what_it_is
 
@@ -67,10 +66,9 @@ def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[R
         if file.is_file():
             networks = with_model(networks, Measured(label, Architecture.read(file), path))
     for path, label in zip(paths, labels):
-        file = path / RESULT if path.is_dir() else path
-        values = read_json(file) if file.is_file() and file.suffix == '.json' else None
-        if isinstance(values, dict) and values.get('format') == RESULT_FORMAT:
-            networks = with_result(networks, label, values)
+        result = read_result(path)
+        if result is not None:
+            networks = with_result(networks, label, result)
     return networks
 
 

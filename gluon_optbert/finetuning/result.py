@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from ..runs.files import checked, parse_json
@@ -76,6 +77,15 @@ class FineTuningResult:
     majority: Mapping[str, int | float] | None = None
     tried: tuple[RateRuns, ...] = ()  # with every learning rate, where it was chosen; its runs are `runs`
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # beside these in another version
+
+    @model_validator(mode='after')
+    def _every_run_has_every_score(self) -> FineTuningResult:
+        runs = [run for one in (self, *self.tried) for run in one.runs]
+        scored = [one.scores for run in runs for one in (run, *run.epochs)]
+        names = {self.metric}.union(*scored)
+        if not all(one.runs for one in (self, *self.tried)) or any(names != set(one) for one in scored):
+            raise ValueError(f'wanted runs that all have the scores {", ".join(sorted(names))}')
+        return self
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -16,10 +16,11 @@ from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H, LETTERS
 from ..architecture.rounds import GateRecord, Round, read_gate_records, read_rounds
+from ..finetuning.result import FineTuningResult
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
 from ..runs.limits import read_npz
-from ..runs.progress import HeldOut, TaskScores, paired_error, score_text
+from ..runs.progress import RESULT, RESULT_FORMAT, HeldOut, TaskScores, paired_error, score_text
 from ..runs.recipe import load_yaml
 
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
@@ -403,15 +404,24 @@ _INCIDENTAL = {
 }
 
 
-def _made(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a score was made with, of the values of a result file."""
-    recipe, samples = result.get('recipe') or {}, result.get('samples') or {}
-    chosen = {'learning_rate'} if recipe.get('learning_rates') else set()
-    settings = {name: value for name, value in recipe.items() if name not in _INCIDENTAL | chosen}
-    return {**{f'{part} instances': count for part, count in samples.items()}, **settings}
+def read_result(path: Path) -> FineTuningResult | None:
+    """The result of fine-tuning in a file, or in the directory of its run; None if there is none, and
+    ValueError if it is damaged.
+    """
+    file = path / RESULT if path.is_dir() else path
+    values = read_json(file) if file.is_file() and file.suffix == '.json' else None
+    of_tuning = isinstance(values, dict) and values.get('format') == RESULT_FORMAT
+    return FineTuningResult.from_dict(values, source=str(file)) if of_tuning else None
 
 
-def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> list[Measured]:
+def _made(result: FineTuningResult) -> dict[str, Any]:
+    """What a score was made with."""
+    chosen = {'learning_rate'} if result.recipe.get('learning_rates') else set()
+    settings = {name: value for name, value in result.recipe.items() if name not in _INCIDENTAL | chosen}
+    return {**{f'{part} instances': count for part, count in result.samples.items()}, **settings}
+
+
+def with_result(networks: Sequence[Measured], label: str, result: FineTuningResult) -> list[Measured]:
     """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
 
     The result belongs to the network of its architecture whose weights have the checksum that it states, or
@@ -421,33 +431,25 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
     ----------
     label : str
         Of a network that only this result knows.
-    result : mapping
-        The values of a result file; ValueError if it lacks something, or its network has this score already.
-        One without an architecture is passed over.
+    result : FineTuningResult
+        ValueError if its network has this score already.
     """
-    if not isinstance(result.get('architecture'), dict) or not result['architecture']:
-        return list(networks)
-    architecture = Architecture.from_dict(result['architecture'], source=label)
-    checksum = result.get('model_sha256')
-    try:
-        metric = result['metric']
-        held_out = str(metric).rpartition('/')[0]
-        marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
-        score = Score(
-            +result['mean'][metric],  # a TypeError unless it is a number
-            result['std'][metric],
-            (result.get('majority') or {}).get(metric),
-            right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),
-            made=_made(result),
-        )
-        name = score_name(str(result['task']), str(metric))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f'{label}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
+    architecture = Architecture.from_dict(result.architecture, source=label)
+    metric, checksum = result.metric, result.model_sha256
+    marks = tuple((run.right or {}).get(metric.rpartition('/')[0], '') for run in result.runs)
+    score = Score(
+        result.mean[metric],
+        result.std[metric],
+        (result.majority or {}).get(metric),
+        right=marks if all(marks) else (),
+        made=_made(result),
+    )
+    name = score_name(result.task, metric)
     if any(name in network.scores and network.scores[name].start is not None for network in networks):
         name = f'{name}, fine-tuned'  # beside what pruning measured
     known = {i: one.sha256() for i, one in enumerate(networks) if one.architecture == architecture}
     same = [i for i, own in known.items() if own == checksum]
-    possible = [i for i, own in known.items() if own is None or checksum is None]
+    possible = [i for i, own in known.items() if own is None]
     place = next(iter(same + possible), None)
     if place is None:
         return [*networks, Measured(label, architecture, scores={name: score}, model_sha256=checksum)]

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.rounds import GateRecord, Round
+from ..finetuning.result import FineTuningResult, best_rate, means
 from ..runs.files import MANIFEST, read_sealed, read_small
 from ..runs.machine import ORIGIN, origin_here, origin_warnings
-from ..runs.progress import CLOSED, NOTE, OPEN, RESULT, RESULT_FORMAT, Measured, exceeds, score_text
+from ..runs.progress import CLOSED, NOTE, OPEN, OPTIMISTIC, RESULT, Measured, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
 from .curves import draw_curves, read_metrics, segments_of, speed
@@ -32,7 +33,7 @@ from .figures import (
     drawn,
     title_by_size,
 )
-from .networks import MEASURED, Run, by_quantity, read_gates, read_json, read_run, value_of
+from .networks import MEASURED, Run, by_quantity, read_gates, read_json, read_result, read_run, value_of
 from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
 TIMES = 'times.json'  # of a run that pruned for a task
@@ -50,8 +51,9 @@ _SPLIT_HALF = (
     'The split-half correlation is the rank correlation within a width of two trainings of the gates, each '
     'on one half of the batches. Near 1, the data determine which units matter.'
 )
-# of a result of fine-tuning: what its first table has, and what is shown when somebody asks for it
+# of a result of fine-tuning: what its tables have, and what is shown when somebody asks for it
 _SHOWN = ('format', 'version', 'unit', 'task', 'metric', 'mean', 'std', 'majority', 'runs', 'seeds')
+_SHOWN += ('samples', 'architecture', 'learning_rates')
 _FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'machine': 'Machine'}
 _NAME = re.compile(r'_|^\s*[-+]?0\d')  # in a cell that Python takes for a number
 
@@ -69,13 +71,11 @@ def chapter(path: Path, label: str, *, readers: Sequence[Reader] = ()) -> Chapte
     directories that other rooms know. FileNotFoundError or ValueError if there is nothing to report, or a
     file of it is damaged.
     """
-    result = path / RESULT if path.is_dir() else path
-    if result.is_file() and result.suffix == '.json':
-        data = read_json(result)
-        if isinstance(data, dict) and data.get('format') == RESULT_FORMAT:
-            return Chapter(label, tuple(_of_finetuning(data, result)))
-        if result is path:
-            return Chapter(label, tuple(_of_results(data)))
+    result = read_result(path)
+    if result is not None:
+        return Chapter(label, tuple(_of_finetuning(result, path)))
+    if path.is_file() and path.suffix == '.json':
+        return Chapter(label, tuple(_of_results(read_json(path))))
     if not path.is_dir():
         unfinished = path.name and work_directory(path)
         if unfinished and unfinished.is_dir():
@@ -385,59 +385,53 @@ def _of_begun_finetuning(path: Path, label: str) -> list[Section]:
 # Files of results
 
 
-def _of_finetuning(data: Mapping[str, Any], path: Path) -> list[Section]:
+def _of_finetuning(result: FineTuningResult, path: Path) -> list[Section]:
     """The scores of a fine-tuning run beside the majority class's, those of every epoch, the data, the
-    network, and where the run was made; ValueError if the file lacks something.
+    network, and where the run was made.
     """
-    try:
-        sections: list[Section] = [(str(data['task']), _scores(data))]
-        names = list(data['mean'])
-        rows = [
-            [run['seed'], epoch['epoch'], *(score_text(epoch['scores'][name], digits=2) for name in names)]
-            for run in data['runs']
-            for epoch in run.get('epochs', ())
-        ]
-        if rows:
-            sections.append(('Every epoch', table(['seed', 'epoch', *names], rows)))
-        if data.get('learning_rates'):
-            sections.append(('Learning rates', _rates(data['learning_rates'], data['metric'])))
-        if data.get('samples'):
-            sections.append(('Data', table(['part', 'instances'], map(list, data['samples'].items()))))
-        if data.get('architecture'):
-            architecture = Architecture.from_dict(data['architecture'], source=str(path))
-            sections.append(('Network', _widths(architecture)))
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
-    known = (*_SHOWN, *_FOLDED, 'samples', 'architecture', 'learning_rates')
-    rest = {name: value for name, value in data.items() if name not in known}
+    architecture = Architecture.from_dict(result.architecture, source=str(path))
+    names, data = list(result.mean), result.to_dict()
+    epochs = [
+        [run.seed, epoch.epoch, *(score_text(epoch.scores[name], digits=2) for name in names)]
+        for run in result.runs
+        for epoch in run.epochs
+    ]
+    rest = {name: value for name, value in data.items() if name not in (*_SHOWN, *_FOLDED)}
     folded = [details(title, values(data[name])) for name, title in _FOLDED.items() if name in data]
-    return [*sections, ('How it was made', joined(values(rest) if rest else '', *folded))]
+    return [
+        (result.task, _scores(result)),
+        ('Every epoch', table(['seed', 'epoch', *names], epochs)),
+        *([('Learning rates', _rates(result))] if result.tried else []),
+        ('Data', table(['part', 'instances'], result.samples.items())),
+        ('Network', _widths(architecture)),
+        ('How it was made', joined(values(rest), *folded)),
+    ]
 
 
-def _scores(data: Mapping[str, Any]) -> Markup:
+def _scores(result: FineTuningResult) -> Markup:
     """The scores by seed, with mean, deviation and the majority class."""
-    majority = data.get('majority') or {}
+    mean, std, majority = result.mean, result.std, result.majority or {}
     rows = []
-    for name, mean in data['mean'].items():
-        least, std = majority.get(name), data['std'][name]
-        texts = [score_text(run['scores'][name], majority=least, digits=2) for run in data['runs']]
+    for name in mean:
+        least = majority.get(name)
+        texts = [score_text(score, majority=least, digits=2) for score in result.scores(name)]
         constant = None if least is None else score_text(least, digits=2)
-        rows.append([name, score_text(mean, std, majority=least, digits=2), constant, *texts])
-    head = ['percent', 'mean ± deviation', 'majority class', *(f'seed {run["seed"]}' for run in data['runs'])]
-    poor = any(not exceeds(mean, majority.get(name)) for name, mean in data['mean'].items())
-    words = f'{data["metric"]} is the score that counts.' + (f' {NOTE}.' if poor else '')
+        rows.append([name, score_text(mean[name], std[name], majority=least, digits=2), constant, *texts])
+    head = ['percent', 'mean ± deviation', 'majority class', *(f'seed {seed}' for seed in result.seeds)]
+    poor = any(not exceeds(mean[name], majority.get(name)) for name in mean)
+    words = f'{result.metric} is the score that counts.' + (f' {NOTE}.' if poor else '')
     return joined(table(head, rows), note(words))
 
 
-def _rates(data: Mapping[str, Any], metric: str) -> Markup:
+def _rates(result: FineTuningResult) -> Markup:
     """The score of every learning rate, and which was chosen."""
-    rows = []
-    for one in data['tried']:
-        scores = [one['mean'][metric], *(run['scores'][metric] for run in one['runs'])]
-        rows.append([f'{one["learning_rate"]:g}', *(score_text(score, digits=2) for score in scores)])
-    seeds = [f'seed {run["seed"]}' for run in data['tried'][0]['runs']]
-    words = f'{data["chosen"]:g} was chosen: {data["note"]}'
-    return joined(table(['learning rate', f'mean {metric}', *seeds], rows), note(words))
+    metric, rows = result.metric, []
+    for one in result.tried:
+        scores = [means(one.runs)[metric], *(run.scores[metric] for run in one.runs)]
+        rows.append([f'{one.learning_rate:g}', *(score_text(score, digits=2) for score in scores)])
+    chosen = best_rate(result.tried, metric).learning_rate
+    head = ['learning rate', f'mean {metric}', *(f'seed {seed}' for seed in result.seeds)]
+    return joined(table(head, rows), note(f'{chosen:g} was chosen: {OPTIMISTIC}.'))
 
 
 def _of_results(data: Any) -> list[Section]:

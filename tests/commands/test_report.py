@@ -1,6 +1,7 @@
 """tools/report.py: one page for whatever a run leaves."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -10,16 +11,18 @@ import pytest
 import yaml
 from helpers.commands import refused
 from helpers.pages import HOSTILE, check_page
-from helpers.written_runs import BASE, SMALL, write_run
+from helpers.written_runs import BASE, SMALL, result_of, write_run
 
 import gluon_optbert as opt
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as make_page, table as make_table
+from gluon_optbert.finetuning.result import RateRuns
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reproduction.rows import row_names, slug_of
 from gluon_optbert.runs.files import write_sealed
+from gluon_optbert.runs.progress import OPTIMISTIC
 
 RECORDS = [
     dict(phase='gates', round=1, step=4, mlm=3.0, nsp=0.7, penalty=1.5, tokens_per_second=10.0),
@@ -85,36 +88,17 @@ def test_page_says_where_a_run_was_made_and_how_large_a_model_is(model_directory
     assert 'parameters of embeddings and encoder' in text and 'gluon_optbert model' in text
 
 
-def result_of(scores, *, std=None, **more):
-    """The result of fine-tuning on RTE, with the scores of seeds."""
-    values = {'format': 'gluon_optbert fine-tuning', 'task': 'RTE', 'metric': 'dev/accuracy'}
-    mean = sum(scores.values()) / len(scores)
-    values.update(mean={'dev/accuracy': mean}, std={'dev/accuracy': std})
-    runs = [{'seed': seed, 'scores': {'dev/accuracy': score}} for seed, score in scores.items()]
-    return {**values, 'runs': runs, **more}
-
-
 def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
-    result = result_of({3: 60.125, 8: 62.875}, std=2.25, commit='abc123')
-    (tmp_path / 'rte.json').write_text(json.dumps(result))
+    result = result_of(BASE, 60.125, 62.875, origin={'commit': 'abc123'})
+    (tmp_path / 'rte.json').write_bytes(result.to_json())
     text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
-    assert text.index('seed 8') < text.index('61.50 ± 2.25') < text.index('62.88') < text.index('abc123')
-    rates = {
-        'chosen': 5e-5,
-        'chosen_on': 'dev/accuracy',
-        'note': 'so they are optimistic.',
-        'tried': [
-            {'learning_rate': rate, 'mean': {'dev/accuracy': mean}, 'runs': result['runs']}
-            for rate, mean in ((2e-5, 60.25), (5e-5, 61.5))
-        ],
-    }
-    (tmp_path / 'rates.json').write_text(json.dumps({**result, 'learning_rates': rates}))
+    assert text.index('seed 2') < text.index('61.50 ± 1.94') < text.index('62.88') < text.index('abc123')
+    worse = result_of(BASE, 60.0, 60.5)
+    tried = RateRuns(2e-5, worse.runs), RateRuns(5e-5, result.runs)
+    (tmp_path / 'rates.json').write_bytes(dataclasses.replace(result, tried=tried).to_json())
     text = report(tmp_path / 'rates.json', output=tmp_path / 'rates.html').text
-    said = '5e-05 was chosen: so they are optimistic.'
+    said = f'5e-05 was chosen: {OPTIMISTIC}.'
     assert text.index('2e-05') < text.index('60.25') < text.index(said)
-    (tmp_path / 'none.json').write_text(json.dumps({**result, 'learning_rates': {**rates, 'tried': []}}))
-    with pytest.raises(ValueError, match='none.json: not a result of fine-tuning'):
-        chapter(tmp_path / 'none.json', 'none')
 
 
 def write_plan(path, table):
@@ -227,6 +211,7 @@ def test_phases_follow_each_other_and_curves_are_the_records():
         ('recipe.yaml', '{', 'not readable as YAML'),
         ('table.csv', 'name\n' + 'x' * 200_000, 'table.csv: not readable as CSV'),
         ('x.json', 'x', 'not JSON'),
+        ('result.json', '{"format": "gluon_optbert fine-tuning"}', 'not a result of fine-tuning'),
         ('rounds.json', '[{"round": 0, "parameters": "x", "architecture": {}}]', '0.parameters must be'),
     ],
 )
@@ -258,11 +243,9 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
 
 def test_page_of_several_begins_with_the_verdict_and_scores_fine_tuning_runs_beside_the_base(whole, tmp_path):
     for name, architecture, mean in (('base', BASE, 80.0), ('tuned', SMALL, 76.0)):
-        more = {'samples': {'train': 2490}, 'majority': {'dev/accuracy': 52.7}}
-        result = result_of({3: mean}, architecture=architecture.to_dict(), **more)
-        result['runs'][0]['epochs'] = [{'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}]
+        result = result_of(architecture, mean, task='RTE', majority=52.7, samples={'train': 2490})
         (tmp_path / name).mkdir()
-        (tmp_path / name / 'result.json').write_text(json.dumps(result))
+        (tmp_path / name / 'result.json').write_bytes(result.to_json())
     words = [str(path) for path in (whole[0], tmp_path / 'base', tmp_path / 'tuned')]
     assert make_page([*words, '--output', str(tmp_path / 'page.html')]) == 0
     text = check_page((tmp_path / 'page.html').read_text(encoding='utf-8')).text

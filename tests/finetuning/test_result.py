@@ -67,7 +67,10 @@ def test_recorded_result_is_written_again_as_it_was(path):
     assert FineTuningResult.read(path).to_json().decode() == recorded  # a field of an earlier version
 
 
-@pytest.mark.parametrize('change', [{'format': 'other'}, {'runs': [{'seed': 1}]}, {'samples': None}])
+@pytest.mark.parametrize(
+    'change',
+    [{'format': 'other'}, {'runs': [{'seed': 1}]}, {'samples': None}, {'metric': 'dev/f1'}, {'runs': []}],
+)
 def test_file_that_is_no_result_is_refused_by_name(finished, change):
     values = {name: value for name, value in {**finished[1].to_dict(), **change}.items() if value is not None}
     for wrong in (values, [values], None):

@@ -1,4 +1,4 @@
-"""Pruning runs written by hand."""
+"""Pruning runs, and results of fine-tuning, written by hand."""
 
 import json
 
@@ -7,6 +7,8 @@ import yaml
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
+from gluon_optbert.runs.progress import Epoch
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
 SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)), vocab_size=10)
@@ -95,3 +97,14 @@ def write_task_run(path, networks, scores, *, trained_for='SST-2', commit='c0ffe
     (path / 'recipe.yaml').write_text(yaml.safe_dump({**settings, **recipe}))
     (path / 'origin.json').write_text(json.dumps([{'commit': commit, 'workers': 1}]))
     return path
+
+
+def result_of(architecture, *scores, task='SST-2', sha256='0', majority=50.0, right=None, **more):
+    """The result of fine-tuning a network, with an accuracy in percent and marks of instances by seed."""
+    name, marks = 'dev/accuracy', right or [None] * len(scores)
+    runs = tuple(
+        SeedRun(seed, (Epoch(1, 4, {name: score - 1}),), 2, {name: score}, 1.0, own and {'dev': own})
+        for seed, (score, own) in enumerate(zip(scores, marks), start=1)
+    )
+    values = {'samples': {}, 'recipe': {}, 'origin': {}, 'majority': {name: majority}, **more}
+    return FineTuningResult(task, name, sha256, 9, architecture.to_dict(), runs=runs, **values)

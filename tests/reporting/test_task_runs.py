@@ -5,7 +5,7 @@ import json
 
 import pytest
 from helpers.pages import HOSTILE, check_page
-from helpers.written_runs import BASE, SMALL, TINY, write_run, write_task_run
+from helpers.written_runs import BASE, SMALL, TINY, result_of, write_run, write_task_run
 
 from gluon_optbert.reporting import figures
 from gluon_optbert.reporting.curves import draw_curves, segments_of
@@ -110,14 +110,8 @@ def test_verdict_of_one_ladder_names_every_rung(tmp_path):
 
 
 def test_scores_of_fine_tuning_stand_beside_those_of_pruning(tmp_path):
-    result = {
-        'task': 'SST-2',
-        'metric': 'dev/accuracy',
-        'architecture': BASE.to_dict(),
-        'mean': {'dev/accuracy': 91.0},
-        'std': {'dev/accuracy': 0.5},
-    }
-    base = with_result(networks_of_runs([ladder(tmp_path / 'run')]), 'file', result)[0]
+    networks = networks_of_runs([ladder(tmp_path / 'run')])
+    base = with_result(networks, 'file', result_of(BASE, 91.0))[0]
     means = {name: score.mean for name, score in base.scores.items()}
     assert means == {'SST-2 accuracy': 90.0, 'SST-2 accuracy, fine-tuned': 91.0}
 
