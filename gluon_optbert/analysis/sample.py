@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import mxnet as mx
 import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..cutting.shrink import without_gates
-from ..network.inputs import TOKEN_INPUTS
+from ..network.encoder import without_padding
 from ..network.model import OptBERTModel, build
-from ..network.running import feed_of
+from ..network.running import build_open, feed_of, states_of
 from ..network.saved_model import SavedModel
 from ..tasks.examples import read_examples, task_of_file, with_head
 from ..tasks.features import Features, TaskBatch, pair
@@ -177,27 +178,24 @@ def read_sample(
 
 def network_of(saved: SavedModel) -> OptBERTModel:
     """The network of a model, for `residuals`; gates are folded, and its head is kept."""
-    saved = without_gates(saved)
-    return build(saved.architecture, saved.parameters, head=saved.head, trainable=False, output_stream=True)
+    return build_open(without_gates(saved))
 
 
 def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
     """A network with the random weights of a pre-training's start, for `residuals`."""
-    return build(
-        architecture, seed=seed, initial_std=0.6 * architecture.h**-0.5, trainable=False, output_stream=True
-    )
+    network = build(architecture, seed=seed, initial_std=0.6 * architecture.h**-0.5, trainable=False)
+    network.hybridize(False)
+    return network
 
 
 def residuals(network: OptBERTModel, batch: TaskBatch) -> list[np.ndarray]:
-    """Every state of the residual stream: at the input of the first layer, then after the attention block and
-    at the output of each layer. `BEHIND` has the states of either kind.
+    """Every state of the residual stream, as `states_of` gives them; `BEHIND` has those of either kind.
 
     Returns
     -------
     list of np.ndarray, 1 + 2 per layer, shape (b, L, h), float32
         Zero at the padding.
     """
-    ids, types, valid = feed_of(batch, TOKEN_INPUTS).values()
-    embedded = network.word_embed(ids) + network.token_type_embed(types)
-    states, _ = network.encoder(embedded.transpose((1, 0, 2)), valid_length=valid)
+    valid = feed_of(batch, ['valid_length'])['valid_length']
+    states = (without_padding(mx.nd, state, valid) for state in states_of(network, batch))
     return [state.transpose((1, 0, 2)).asnumpy() for state in states]

@@ -247,8 +247,7 @@ class OptBERTEncoder(BERTEncoder):
         - **alpha_h** : the gate of the stream, shape (h,), if the caller has it from `stream_gate`
 
     Outputs:
-        - **outputs** : shape (length, batch, h); a list of one per layer with `output_all_encodings`, or of
-          1 + 2 per layer with `output_stream`
+        - **outputs** : shape (length, batch, h); a list of one per layer with `output_all_encodings`
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
         - **relations** : with `output_relations`, the queries, keys and values of the last layer, shapes
           (length, batch, a * k or a * v)
@@ -282,11 +281,6 @@ class OptBERTEncoder(BERTEncoder):
     def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):
         return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)
 
-    @property
-    def gives_list(self) -> bool:
-        """Whether the outputs are a list of states rather than the last one."""
-        return self._settings.output_all_encodings or self._settings.output_stream
-
     def gates(self) -> dict[str, Gate]:
         """The gates by width key; empty without gates."""
         if self.gate_h is None:
@@ -312,18 +306,18 @@ class OptBERTEncoder(BERTEncoder):
 
         in_stream, _ = settings.places(alpha_h)
         stream = self._embedded(F, inputs, steps, position_weight, in_stream, column)
-        encodings, attentions = [stream] if settings.output_stream else [], []
+        encodings, attentions = [], []
         for dims, cell in zip(layers, self.transformer_cells):
-            stream, attention, attended, projected = cell(stream, masks.get(dims.a), alpha_h, column)
-            encodings += [attended, stream] if settings.output_stream else [stream]
+            stream, attention, _, projected = cell(stream, masks.get(dims.a), alpha_h, column)
+            encodings.append(stream)
             attentions.append(attention)
         outputs = [
             state if valid_length is None else without_padding(F, state, valid_length)
-            for state in (encodings if self.gives_list else [stream])
+            for state in (encodings if settings.output_all_encodings else [stream])
         ]
         relations = [projected] if settings.output_relations else []
         attentions = attentions if settings.output_attention else []
-        return (outputs if self.gives_list else outputs[0], attentions, *relations)
+        return (outputs if settings.output_all_encodings else outputs[0], attentions, *relations)
 
     def embed(self, inputs: mx.nd.NDArray) -> mx.nd.NDArray:
         """The input of the first layer of a network without gates, shape (length, batch, h), outside of a

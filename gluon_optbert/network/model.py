@@ -140,15 +140,16 @@ class OptBERTModel(BERTModel):
         return decoder
 
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
+        every_layer = self._settings.output_all_encodings
         embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
         alpha_h = self.encoder.stream_gate(F)
         encoded, attention, *relations = self.encoder(
             F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length, alpha_h=alpha_h
         )
         alpha_h, _ = self._settings.places(alpha_h)  # the heads read the stream
-        states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
+        states = encoded if every_layer else [encoded]  # (length, batch, h) each
         encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
-        outputs = [encodings if self.encoder.gives_list else encodings[0]]
+        outputs = [encodings if every_layer else encodings[0]]
         outputs += [[F.transpose(one, axes=(1, 0, 2)) for one in projected] for projected in relations]
         if attention and self.task is None:
             outputs.append(attention)
@@ -162,7 +163,7 @@ class OptBERTModel(BERTModel):
                 scores = self.task(encodings[-1])
             else:
                 scores = self.task(self.task_dropout(gated) if self._settings.dropout else gated)
-            return (*outputs, scores) if self.encoder.gives_list else scores
+            return (*outputs, scores) if every_layer else scores
         if self._use_pooler:
             outputs.append(pooled)
             if self._use_classifier:

@@ -188,11 +188,21 @@ def flat(array: mx.nd.NDArray) -> np.ndarray:
     return array.reshape((-3, 0)).asnumpy()
 
 
+def states_of(model: OptBERTModel, batch: Batch) -> Iterator[mx.nd.NDArray]:
+    """Every state of the stream, shape (length, batch, h): at the input of the first layer, then behind the
+    attention block and at the output of each layer.
+    """
+    stream, masks = embedded(model, batch), masks_of(batch, model)
+    yield stream
+    for dims, cell in zip(model.architecture.layers, model.encoder.transformer_cells):
+        stream, _, attended, _ = cell(stream, masks.get(dims.a))
+        yield attended
+        yield stream
+
+
 def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
     """The output of the last layer for every token that is no padding, shape (tokens, h)."""
-    stream, masks = embedded(model, batch), masks_of(batch, model)
-    for dims, cell in zip(model.architecture.layers, model.encoder.transformer_cells):
-        stream = cell(stream, masks.get(dims.a))[0]
+    *_, stream = states_of(model, batch)
     return flat(stream)[real_tokens(batch)]
 
 

@@ -115,9 +115,6 @@ class NetworkSettings:
         Which heads of pre-training there are, as in GluonNLP; the head of a task decides by itself.
     output_attention, output_all_encodings : bool
         As in GluonNLP.
-    output_stream : bool
-        Whether the encoder gives every state of the residual stream: as it enters the first layer, then after
-        each layer's attention block and after the whole layer.
     output_relations : bool
         Whether the queries, keys and values of the last layer come after the states.
     """
@@ -133,7 +130,6 @@ class NetworkSettings:
     use_decoder: bool = True
     output_attention: bool = False
     output_all_encodings: bool = False
-    output_stream: bool = False
     output_relations: bool = False
 
     @property

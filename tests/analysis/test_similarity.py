@@ -9,13 +9,16 @@ from helpers.examples import examples
 from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_records
 from hypothesis import given, strategies as st
 
-from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts
+from gluon_optbert.analysis.sample import network_of, random_network, read_sample, residuals, sample_of_texts
 from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.shrink import take_units, without_gates
+from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import run
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.text.shards import record_dtype
 from gluon_optbert.text.tokenizer import vocabulary_of
 
@@ -104,6 +107,22 @@ def test_network_is_like_itself_in_any_order_of_its_units():
     assert result.tokens == sum(map(len, SAMPLE.ids))
     other = compare(one, random_network(network(h=5), 3), SAMPLE)  # of another width and depth
     assert other.attention.shape == (3, 2) and ((other.layers > 0) & (other.layers < 0.8)).all()
+
+
+@pytest.mark.parametrize('architecture', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
+def test_every_state_is_that_of_a_network_cut_there(architecture):
+    """One without the layers behind it, and perhaps without the intermediate block of its own."""
+    saved, batch = saved_model(architecture), next(sorted_batches(SAMPLE.features, 8))
+    states = residuals(network_of(saved), batch)
+    assert len(states) == 1 + 2 * len(architecture.layers)
+    for number, state in enumerate(states):
+        layers = list(architecture.layers[: -(-number // 2)])
+        if number % 2:
+            layers[-1] = dataclasses.replace(layers[-1], f=0)
+        short = dataclasses.replace(architecture, layers=layers)
+        own = {name: saved.parameters[name] for name in network_shapes(short)}
+        wanted = run(build(short, own, use_decoder=False), batch, TOKEN_INPUTS)[0]
+        np.testing.assert_allclose(state, wanted, rtol=1e-5, atol=1e-6)  # float32, sums of eight
 
 
 def test_gates_are_folded_and_heads_do_not_matter():

@@ -2,7 +2,6 @@
 graph for all.
 """
 
-import dataclasses
 import gc
 import weakref
 
@@ -22,7 +21,7 @@ from helpers.tiny import (
 from hypothesis import given, strategies as st
 from mxnet import autograd
 
-from gluon_optbert.architecture.parameters import H_GATES, network_shapes
+from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.gates import StreamLayerNorm
 from gluon_optbert.network.losses import PretrainingLoss
@@ -95,25 +94,6 @@ def test_encoder_returns_what_gluonnlp_returns():
     assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
     for one, other in zip([*encoded, *attention], [*wanted, *wanted_attention]):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    'architecture, lengths', [(UNEVEN, True), (network((2, 3, 4, 8), (1, 2, 2, 0), e=4), False)]
-)
-def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengths):
-    """Every state is that of a network cut there: no layer after it, and no intermediate block in its own."""
-    parameters, inputs = random_parameters(architecture), random_inputs(architecture)[: 2 + lengths]
-    stream = build(architecture, parameters, output_stream=True, use_decoder=False)(*inputs)[0]
-    assert len(stream) == 1 + 2 * len(architecture.layers)
-    for number, state in enumerate(stream):
-        layers = list(architecture.layers[: -(-number // 2)])
-        if number % 2:
-            layers[-1] = dataclasses.replace(layers[-1], f=0)
-        short = dataclasses.replace(architecture, layers=layers)
-        own = {name: parameters[name] for name in network_shapes(short)}
-        wanted = build(short, own, use_decoder=False)(*inputs)[0]
-        # float32, sums of eight
-        np.testing.assert_allclose(state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
 @given(NETWORKS, SEEDS, st.booleans())
