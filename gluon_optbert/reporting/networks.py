@@ -14,12 +14,12 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
-from ..architecture.parameters import ALPHA_H, LETTERS
+from ..architecture.parameters import LETTERS
 from ..architecture.rounds import GateRecord, Round, read_gate_records, read_rounds
+from ..cutting.selection import read_alphas, read_selection
 from ..finetuning.result import FineTuningResult
 from ..runs.display import markdown_table
 from ..runs.files import MANIFEST, parse_json, read_sealed, read_small, sha256
-from ..runs.limits import read_npz
 from ..runs.progress import RESULT, RESULT_FORMAT, HeldOut, TaskScores, paired_error, score_text
 from ..runs.recipe import load_yaml
 
@@ -207,18 +207,13 @@ def read_gates(run: Run) -> list[tuple[int, Letters]]:
         directory = run.path / f'round-{row.round}'
         if not (directory / 'alphas.npz').is_file():  # a record without the arrays of its run
             continue
-        try:
-            stored = read_npz(directory / 'alphas.npz')
-            # alpha_h has a key for each place where it may stand
-            alphas = {'h' if name in ALPHA_H.values() else name: values for name, values in stored.items()}
-            kept = read_json(directory / 'selection.json')['kept']
-            stays = {key: np.isin(np.arange(len(values)), kept[key]) for key, values in alphas.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f'{directory}: alphas.npz and selection.json are not those of a cut ({error!r})'
-            ) from error
+        alphas, _ = read_alphas(directory / 'alphas.npz')
+        kept = read_selection(directory / 'selection.json').kept
+        if not alphas.keys() <= kept.keys():
+            raise ValueError(f'{directory}: alphas.npz and selection.json are not those of a cut')
         if all((values == 1).all() for values in alphas.values()):
             continue
+        stays = {key: np.isin(np.arange(len(values)), kept[key]) for key, values in alphas.items()}
         by_letter = {}
         for letter in LETTERS:
             keys_of = [key for key in alphas if key[0] == letter]

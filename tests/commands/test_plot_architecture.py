@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree
 
+import numpy as np
 import plot_architecture as tool
 import pytest
 from helpers.commands import refused
@@ -47,7 +48,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
     [
         (lambda run: (run / 'rounds.json').unlink(), 'when it is finished'),
         (lambda run: (run / 'round-1' / 'alphas.npz').write_text('x'), 'alphas.npz'),
-        (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not those of a cut'),
+        (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not a selection'),
+        (lambda run: np.savez(run / 'round-1' / 'alphas.npz', f9=np.zeros(2)), 'not those of a cut'),
     ],
 )
 def test_damaged_run_is_one_line_and_status_2(run, tmp_path, spoil, says):

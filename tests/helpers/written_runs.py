@@ -7,6 +7,7 @@ import yaml
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.runs.progress import Epoch
 
@@ -29,8 +30,8 @@ def _round(number, architecture, **measured):
 def _write_cut(directory, before, after, draw=np.ones):
     """The gates that a round drew for every width, and what it kept."""
     np.savez(directory / 'alphas.npz', **{key: draw(width) for key, width in before.widths().items()})
-    kept = {key: list(range(width)) for key, width in after.widths().items()}
-    (directory / 'selection.json').write_text(json.dumps({'kept': kept}))
+    kept = {key: np.arange(width) for key, width in after.widths().items()}
+    (directory / 'selection.json').write_text(json.dumps(Selection(kept, 0.0, 0.0).to_dict()))
 
 
 def write_run(path, *, loss=2.0, trained=True, evaluated=True):
