@@ -72,7 +72,8 @@ def look(place: int) -> dict[str, str]:
 def plain(name: str) -> str:
     """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, not too long.
 
-    A long name lacks its middle, because names that begin alike often end differently.
+    A long name lacks its middle, because names that begin alike often end differently. Legends leave out
+    what begins with an underscore, so a space stands before it.
     """
     name = re.sub(
         r'[\x00-\x1f\x7f-\x9f\ufffe\uffff]', '\ufffd', name.encode('utf-8', errors='replace').decode('utf-8')
@@ -80,7 +81,7 @@ def plain(name: str) -> str:
     if len(name) > LONGEST:
         end = LONGEST // 2
         name = f'{name[: LONGEST - end - 1]}…{name[-end:]}'
-    return name.replace('$', r'\$')
+    return (' ' if name.startswith('_') else '') + name.replace('$', r'\$')
 
 
 def drawn(figure: Figure, name: str, kind: str) -> bytes:
@@ -128,7 +129,7 @@ def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, coun
     numbers = np.arange(1, len(values) + 1)
     if place == 0:
         dashed = {'color': '#555555', 'zorder': 20, 'linestyle': '--', 'linewidth': 1}
-        axes.plot(numbers, values, label=network.label, **dashed)
+        axes.plot(numbers, values, label=plain(network.label), **dashed)
         return
     colours = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.8, max(2, count - 1)))
     style = {
@@ -136,7 +137,8 @@ def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, coun
         'marker': MARKERS[(place - 1) % len(MARKERS)],
         'markersize': max(4, 12 - 3 * place),
     }
-    axes.plot(numbers, values, label=network.label, zorder=2 + place, linewidth=max(1.2, 4 - place), **style)
+    thinner = {'zorder': 2 + place, 'linewidth': max(1.2, 4 - place)}
+    axes.plot(numbers, values, label=plain(network.label), **thinner, **style)
     doubtful = [j for j in range(len(values)) if (j, letter) in network.inferred]
     heights = [values[j] for j in doubtful]
     axes.plot(numbers[doubtful], heights, linestyle='none', zorder=21, markerfacecolor='white', **style)

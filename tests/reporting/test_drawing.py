@@ -1,5 +1,6 @@
 """What plots and pages show of widths, gates and losses is what the runs and the paper say."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def test_losses_are_those_after_the_cut_and_after_recovery(run):
     assert drawn == [[(base, 2.0), (small, 2.5)], [(small, 3.0)], [(small, 3.0), (small, 2.5)]]
     _, _, first, second = (row.split(' | ')[2:5] for row in size_table([run]).splitlines())
     assert first == ['100.0%', '', '2.000'] and second == [f'{small / base:.1%}', '3.000', '2.500']
+
+
+def test_a_legend_has_names_that_begin_with_an_underscore(run):
+    (axes,) = draw_losses([dataclasses.replace(run, label='_first'), run]).axes
+    assert [text.get_text().strip() for text in axes.get_legend().get_texts()][:2] == ['_first', 'pruned']
+    figure = draw_widths('f', [dataclasses.replace(one, label=f'_{one.label}') for one in run.networks()])
+    assert len(figure.legends[0].get_texts()) == 2
 
 
 def test_runs_of_the_same_name_are_told_apart():
