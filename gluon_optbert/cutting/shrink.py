@@ -64,7 +64,9 @@ def _taken(
     """One parameter, whose sides have these axes, with the surviving units alone."""
     for side, axis in enumerate(axes):
         if any(key in kept for key in axis):
-            value = np.take(value, kept_along(axis, architecture, kept), axis=side)
+            indices = kept_along(axis, architecture, kept)
+            if not np.array_equal(indices, np.arange(value.shape[side])):
+                value = np.take(value, indices, axis=side)
     return value
 
 

@@ -5,6 +5,7 @@ read its inputs and outputs."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import time
@@ -202,7 +203,7 @@ def states_of(model: OptBERTModel, batch: Batch) -> Iterator[mx.nd.NDArray]:
 
 def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
     """The output of the last layer for every token that is no padding, shape (tokens, h)."""
-    *_, stream = states_of(model, batch)
+    (stream,) = collections.deque(states_of(model, batch), maxlen=1)  # one state at a time
     return flat(stream)[real_tokens(batch)]
 
 
