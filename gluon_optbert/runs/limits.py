@@ -53,18 +53,28 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an npz file of any origin by name; nothing is unpickled. FileNotFoundError, or ValueError
     if it is damaged or unpacks to more than `MOST_UNPACKED` bytes.
     """
-    import numpy as np  # here, so that a command's --help does not load it
-
     try:
         within(path.stat().st_size, MOST_BYTES, 'bytes', source=path.name)
-        packed = io.BytesIO(path.read_bytes())
-        with zipfile.ZipFile(packed) as archive:
-            members = archive.infolist()
-        within(len(members), MOST_ARRAYS, 'arrays', source=path.name)
-        within(sum(member.file_size for member in members), MOST_UNPACKED, 'bytes unpacked', source=path.name)
-        with np.load(packed, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return npz_arrays(path.read_bytes(), MOST_UNPACKED, source=path.name)
     except FileNotFoundError:
         raise
     except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
         raise ValueError(f'{path}: not readable as arrays ({error})') from error
+
+
+def npz_arrays(content: bytes, most: int, *, source: object) -> dict[str, np.ndarray]:
+    """The arrays in the content of an npz file by name; nothing is unpickled. ValueError if they take more
+    than `most` bytes, with their headers; else whatever zip and npy parsers raise.
+    """
+    import numpy as np  # here, so that a command's --help does not load it
+
+    packed = io.BytesIO(content)
+    with zipfile.ZipFile(packed) as archive:
+        members = archive.infolist()
+    within(len(members), MOST_ARRAYS, 'arrays', source=source)
+    within(sum(member.file_size for member in members), most, 'bytes unpacked', source=source)
+    # of others `zipfile` unpacks more than a member says it has
+    if not all(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+        raise ValueError(f'{source}: arrays must be stored or deflated')
+    with np.load(packed, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..runs.files import MANIFEST, checked, read_sealed
-from ..runs.limits import MOST_MANIFEST_BYTES, MOST_SHARD_BYTES
+from ..runs.limits import MOST_MANIFEST_BYTES, MOST_SHARD_BYTES, npz_arrays
 from ..runs.programs import named
 from . import tokenizer as vocabulary
 
@@ -28,6 +28,7 @@ FORMAT = 'gluon_optbert shards'
 VERSION = 1
 SPLITS = ('train', 'heldout')
 VOCABULARY = 'vocab.txt'
+_LONGEST_HEADER = 2**12  # bytes of an array in a file
 REMAKE = f'make the shards again with {named("optbert-make-shards")}'
 
 Count = Annotated[int, Field(ge=1, lt=2**62)]
@@ -128,29 +129,17 @@ def write_shard(path: Path, records: np.ndarray) -> ShardFile:
 
 
 def _unpacked(content: bytes, instances: int, dtype: np.dtype) -> np.ndarray:
-    """The records in an npz, whose table of contents is checked before anything is unpacked."""
-    with zipfile.ZipFile(io.BytesIO(content)) as npz:
-        members = npz.infolist()
-        wanted = sorted(f'{name}.npy' for name in dtype.names)
-        if sorted(member.filename for member in members) != wanted:
-            raise ValueError(f'has the fields {[member.filename for member in members]!r:.200}')
-        for member in members:
-            row = dtype[member.filename.removesuffix('.npy')].itemsize
-            header, packing = member.file_size - instances * row, member.compress_type
-            if not 0 <= header <= 2**12 or packing not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError(
-                    f'{member.filename} takes {member.file_size} bytes, packed by method {packing}, wanted '
-                    f'{instances} rows of {row}, stored or deflated'
-                )
-        records = np.empty(instances, dtype)
-        for name in dtype.names:
-            values = np.lib.format.read_array(io.BytesIO(npz.read(f'{name}.npy')), allow_pickle=False)
-            field = records[name]
-            if values.shape != field.shape or values.dtype != field.dtype:
-                raise ValueError(
-                    f'{name} is {values.dtype} {values.shape}, wanted {field.dtype} {field.shape}'
-                )
-            field[...] = values
+    """The records in an npz, which unpacks to no more than they take."""
+    most = instances * dtype.itemsize + len(dtype.names) * _LONGEST_HEADER
+    arrays = npz_arrays(content, most, source='the archive')
+    if sorted(arrays) != sorted(dtype.names):
+        raise ValueError(f'has the fields {list(arrays)!r:.200}')
+    records = np.empty(instances, dtype)
+    for name in dtype.names:
+        values, field = arrays.pop(name), records[name]
+        if values.shape != field.shape or values.dtype != field.dtype:
+            raise ValueError(f'{name} is {values.dtype} {values.shape}, wanted {field.dtype} {field.shape}')
+        field[...] = values
     return records
 
 

@@ -58,10 +58,10 @@ def empty_arrays(path):
     path.write_bytes(struct.pack('<QQQ', 0x112, 0, 1_000_000) + head * 1_000)
 
 
-def write_npz(path, count, *blocks):
+def write_npz(path, count, *blocks, packing=zipfile.ZIP_DEFLATED):
     """An array that says it has `count` numbers, and the bytes that are there."""
     form = {'descr': '<f4', 'fortran_order': False, 'shape': (count,)}
-    with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive, archive.open('h.npy', 'w') as file:
+    with zipfile.ZipFile(path, 'w', packing) as archive, archive.open('h.npy', 'w') as file:
         np.lib.format.write_array_header_1_0(file, form)
         for block in blocks:
             file.write(block)
@@ -74,6 +74,15 @@ def zeros(path):
 
 def promised(path):
     write_npz(path, 1 << 50)
+
+
+def understated(path):
+    """Six hundred megabytes of zeros in a member that says it has four numbers."""
+    write_npz(path, 4, *[bytes(1 << 25)] * 18, packing=zipfile.ZIP_BZIP2)
+    with zipfile.ZipFile(path) as archive:
+        size = archive.getinfo('h.npy').file_size
+    told = path.read_bytes().replace(struct.pack('<I', size), struct.pack('<I', size - (18 << 25) + 16))
+    path.write_bytes(told)
 
 
 def sparse(path):
@@ -93,6 +102,7 @@ BOMBS = [
     (empty_arrays, read_arrays, '1,000,000 arrays, wanted at most'),
     (zeros, read_alphas, 'bytes unpacked, wanted at most'),
     (promised, read_alphas, 'not readable as arrays'),
+    (understated, read_alphas, 'must be stored or deflated'),
     (sparse, read_torch, 'more than this machine has memory'),
     (sparse, read_arrays, 'more than this machine has memory'),
 ]
