@@ -31,6 +31,7 @@ CONFIG, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'spec
 AS_IS = 'as-is'
 _PROBE = Path(__file__).with_name('probe.json')
 _PLACE = '{added}'  # stands for every added token in a line of the probe
+_LENGTHS = (49, 50, 51, 99, 100, 101, 199, 200, 201, 255, 256, 400)  # of words of the probe
 _LONGEST_WORD = 100  # of Transformers, where no file says it
 # What Transformers' classes for other splitters are told; BERT's has the first value.
 _SWITCHES: dict[str, tuple[Any, ...]] = {
@@ -316,10 +317,14 @@ def _listed(value: Any) -> list[Any]:
 def _differences(library: tokenizers.Tokenizer, vocabulary: Vocabulary) -> list[str]:
     """Where the library reads the probe otherwise, stage by stage: the piece and the first word."""
     settings = vocabulary.settings
-    lines = json.loads(_PROBE.read_text(encoding='utf-8'))
+    probe = json.loads(_PROBE.read_text(encoding='utf-8'))
+    lines = probe['lines']
+    for place, characters in probe['characters'].items():  # a line with the place stands for one with each
+        lines = [line.replace(place, one) for line in lines for one in (characters if place in line else ' ')]
     plain = [line for line in lines if _PLACE not in line]
     longest = settings.max_input_chars_per_word
-    plain += ['a' * length for length in (longest - 1, longest, longest + 1)]
+    for length in (*_LENGTHS, longest - 1, longest, longest + 1):
+        plain += ['a' * length, f'word {"ab" * (length // 2)} word {"é" * length}']
     added = [
         line.replace(_PLACE, spelling)
         for token in settings.added_tokens
