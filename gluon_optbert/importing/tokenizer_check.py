@@ -20,6 +20,7 @@ from ..text.tokenizer import (
     AddedToken,
     TokenizerSettings,
     Vocabulary,
+    add_tokens,
     casing_of,
     make_aligner,
     vocabulary_of,
@@ -32,6 +33,7 @@ AS_IS = 'as-is'
 _PROBE = Path(__file__).with_name('probe.json')
 _PLACE = '{added}'  # stands for every added token in a line of the probe
 _LENGTHS = (49, 50, 51, 99, 100, 101, 199, 200, 201, 255, 256, 400)  # of words of the probe
+_LONGEST_PROBED = 1000  # characters of a word; limits above are compared as numbers alone
 _LONGEST_WORD = 100  # of Transformers, where no file says it
 # What Transformers' classes for other splitters are told; BERT's has the first value.
 _SWITCHES: dict[str, tuple[Any, ...]] = {
@@ -322,7 +324,7 @@ def _differences(library: tokenizers.Tokenizer, vocabulary: Vocabulary) -> list[
     for place, characters in probe['characters'].items():  # a line with the place stands for one with each
         lines = [line.replace(place, one) for line in lines for one in (characters if place in line else ' ')]
     plain = [line for line in lines if _PLACE not in line]
-    longest = settings.max_input_chars_per_word
+    longest = min(settings.max_input_chars_per_word, _LONGEST_PROBED)
     for length in (*_LENGTHS, longest - 1, longest, longest + 1):
         plain += ['a' * length, f'word {"ab" * (length // 2)} word {"é" * length}']
     added = [
@@ -370,9 +372,8 @@ def _other_ids(
 ) -> list[str]:
     """Whether a text has other tokens."""
     numbers = library.get_vocab(with_added_tokens=True)
-    for token in vocabulary.settings.added_tokens:  # those of other files, as Transformers adds them
-        if token.content not in numbers:
-            library.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={'piece'}))])
+    own = vocabulary.settings.added_tokens
+    add_tokens(library, [token for token in own if token.content not in numbers])  # as Transformers does
     align = make_aligner(vocabulary)
     for piece, lines in (('model', plain), ('added_tokens', added)):
         for line in lines:
