@@ -72,14 +72,10 @@ def stream(
     Raises
     ------
     ValueError
-        If the arguments do not fit each other, or memory cannot hold a batch; while iterating, if a shard is
-        corrupt (`Shards.read`).
+        If the workers cannot share a batch, or memory cannot hold one; while iterating, if a shard is corrupt
+        (`Shards.read`).
     """
-    _check(shards, batch_size, rank, workers)
-    if not 0 <= seed < 2**32:
-        raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
-    if start < 0:
-        raise ValueError(f'start {start} must be at least 0')
+    _check(shards, batch_size, workers)
     pieces = _training_order(shards, seed=seed, start=start * batch_size, epochs=epochs)
     return _prepared(pieces, size=batch_size, start=start, rank=rank, workers=workers)
 
@@ -89,15 +85,13 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
     filled up with instances of weight zero. Arguments and errors are those of `stream`."""
-    _check(shards, batch_size, rank, workers)
+    _check(shards, batch_size, workers)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
     return _prepared(pieces, size=batch_size, rank=rank, workers=workers)
 
 
-def _check(shards: Shards, batch_size: int, rank: int, workers: int) -> None:
+def _check(shards: Shards, batch_size: int, workers: int) -> None:
     """ValueError if this machine cannot hold a global batch, or the workers cannot share it."""
-    if not 0 <= rank < workers:
-        raise ValueError(f'rank {rank} of {workers} workers: must be from 0 to {workers - 1}')
     if batch_size < 1 or batch_size % workers:
         raise ValueError(
             f'a global batch of {batch_size} does not divide by {workers} workers; '
