@@ -23,7 +23,7 @@ _BOOK_END = re.compile(
     r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
     re.I,
 )
-_HEADER_LINES = 1500  # within which a book's start marker is looked for
+_HEADER_LINES = 1501  # within which a book's start marker is looked for
 _PRODUCTION = re.compile(
     r'project gutenberg|gutenberg\.org|gutenberg-tm|pgdp\.net|\bpg ebook|\betext\b', re.I
 )
@@ -182,18 +182,14 @@ def _titled(lines: Iterable[str]) -> Iterator[object]:
 def _without_frame(lines: Iterable[str]) -> Iterator[object]:
     """The lines between a start and an end marker, books kept apart; all lines where there is no marker."""
     lines = iter(lines)
-    waiting: list[str] = []
-    for line in lines:
-        waiting.append(line)
-        if BOOK_START.match(line) or len(waiting) > _HEADER_LINES:
-            break
-    if waiting and BOOK_START.match(waiting[-1]):
-        _skip_marker(waiting.pop(), lines)
-        waiting = []
-    inside = True
-    for line in itertools.chain(waiting, lines):
-        if BOOK_START.match(line):  # a second marker below the first, or the next book of the file
-            _skip_marker(line, lines)
+    header = list(itertools.islice(lines, _HEADER_LINES))
+    first = next((i for i, line in enumerate(header) if BOOK_START.match(line)), 0)
+    rest, inside = itertools.chain(header[first:], lines), True
+    for line in rest:
+        if BOOK_START.match(line):  # perhaps a second one below the first, or of the next book of the file
+            for _ in range(4):  # lines at most over which its title runs on, up to its closing asterisks
+                if line.startswith('*') and not line.endswith('*'):
+                    line = '*' + next(rest, '*')
             inside = True
             yield _BORDER
         elif _BOOK_END.match(line):
@@ -201,15 +197,6 @@ def _without_frame(lines: Iterable[str]) -> Iterator[object]:
             yield _BORDER
         elif inside:
             yield line
-
-
-def _skip_marker(line: str, lines: Iterator[str]) -> None:
-    """Take the lines over which a marker's title runs on, up to its closing asterisks."""
-    for _ in range(4):
-        if line.startswith('*') and not line.endswith('*'):
-            line = '*' + next(lines, '*')
-        else:
-            return
 
 
 def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
