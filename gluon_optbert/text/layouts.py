@@ -26,7 +26,8 @@ _A_TABLE = (
     'its lines are text'
 )
 
-ARTICLE = re.compile(r'<doc(?=\s)(?:.*?\stitle="(?P<title>.*?)"(?=\s+\w+="|\s*>$))?.*>$')
+# Nothing but the first title is tried, which (?=(...))\1 sees to.
+ARTICLE = re.compile(r'<doc(?=\s)(?:(?=(.*?\stitle="))\1(?P<title>.*?)"(?=\s+\w+="|\s*>$))?.*>$')
 TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
 SECTION = re.compile(r'\s*(?P<signs>(?:= ){1,5}=) .* (?P=signs)$')  # more signs are part of the heading
 BOOK_START = re.compile(

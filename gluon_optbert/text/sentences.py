@@ -15,8 +15,10 @@ import blingfire
 _MARKS = '。！？｡．︒؟۔؞܀܁܂։।॥෴།༎။።፧፨។៕᠃᠉᙮᱾᱿꓿꯫߹'
 _CLOSERS = '"\'”’»›)\\]）］」』】》〉｣'
 _OWN_MARK = re.compile(
-    # with all that closes behind it; と and って go on after a quotation
-    rf'(?:[{_MARKS}]|፡፡)[{_MARKS}{_CLOSERS}]*(?![{_MARKS}{_CLOSERS}]|(?<=．)\d)(?!(?<=[{_CLOSERS}])(?:と|って))'
+    # with all that closes around it, from where this begins, so that a long row is looked at once
+    rf'(?:(?<![{_MARKS}{_CLOSERS}])[{_CLOSERS}]*[{_MARKS}]|፡፡)[{_MARKS}{_CLOSERS}]*'
+    # と and って go on after a quotation
+    rf'(?![{_MARKS}{_CLOSERS}]|(?<=．)\d)(?!(?<=[{_CLOSERS}])(?:と|って))'
     # the marks of Greek questions and, on keyboards without its own, of Armenian sentences
     r'|(?<=[Ͱ-Ͽἀ-῿]);(?= [«“Ͱ-Ͽἀ-῿])|(?<=[Ա-և]):(?= [«“Ա-և])'
 )

@@ -7,15 +7,16 @@ import itertools
 import json
 import random
 import textwrap
+import time
 
 import pytest
 from helpers.examples import examples
 from helpers.questions import write
 from hypothesis import given, strategies as st
 
-from gluon_optbert.text import documents
+from gluon_optbert.text import documents, sentences
 from gluon_optbert.text.documents import list_files, read_documents, sentences_of
-from gluon_optbert.text.layouts import detect_layout
+from gluon_optbert.text.layouts import ARTICLE, detect_layout
 from gluon_optbert.text.sentences import split_sentences
 
 PROSE = """CHAPTER I
@@ -307,6 +308,13 @@ def test_splitting_loses_no_character(text):
 def test_every_script_has_its_end_marks_and_speech_keeps_its_tag(text):
     space = '' if '。' in text else ' '
     assert split_sentences(text.replace('|', space)) == text.split('|')
+
+
+def test_long_rows_of_marks_and_of_titles_take_no_time():
+    began = time.process_time()
+    assert ARTICLE.match('<doc' + ' title="a' * 20000 + '>')
+    assert not sentences._OWN_MARK.search('。」' * 20000 + 'と')
+    assert time.process_time() - began < 3  # seconds; minutes if every title and mark is tried
 
 
 def test_a_text_without_borders_counts_as_several_documents(tmp_path, monkeypatch):
