@@ -93,7 +93,7 @@ class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
         return GlueRecipe(**settings)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
+        """Problems: fields out of range."""
         return self.own().problems()
 
 
@@ -176,9 +176,9 @@ def batches_there(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Itera
 
 
 def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.ndarray]:
-    """What the peer is handed: ``learning_rates``, step by step, and all batches, as ``PART/NUMBER/NAME``.
-    The parts are ``train`` and the names of held-out sets, which come without labels; rows that only fill a
-    batch are left out.
+    """Input of the peer: ``learning_rates``, step by step, and all batches, as ``PART/NUMBER/NAME``. The
+    parts are ``train`` and the names of held-out sets, which come without labels; rows that only fill a batch
+    are left out.
     """
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)

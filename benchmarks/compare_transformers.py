@@ -37,7 +37,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class CompareRecipe(Recipe):
-    """What to compare, on which sentences."""
+    """Programs to compare, and the sentences for it."""
 
     source: Path = option('Hugging Face directory')
     peer: Path = option('Python interpreter of an environment with torch and transformers')

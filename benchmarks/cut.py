@@ -42,7 +42,7 @@ LENGTH = 128  # tokens of a sequence
 
 
 class CutRecipe(Measured):
-    """What is timed."""
+    """The cut to time."""
 
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
     target: Share = option('share of the parameters that is left', 0.6)

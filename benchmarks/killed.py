@@ -120,7 +120,7 @@ class Attempt:
         return name
 
     def _role(self, process: psutil.Process) -> str:
-        """What a process is for, in a few words."""
+        """Purpose of a process, in a few words."""
         rank, words = process.environ().get('HOROVOD_RANK'), ' '.join(process.cmdline())
         if rank is not None:
             return f'{"worker" if "python" in process.name() else "shell"} of rank {rank}'
@@ -185,7 +185,7 @@ def records_of(log: Path) -> list[dict[str, Any]]:
 
 
 def moment(place: Path, stale: frozenset[str], began: int) -> str:
-    """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
+    """State of a run when it was killed: the file that was being written, or the last step that it logged.
     `stale` are the paths that were there when it began, at `began` in nanoseconds.
     """
     partial = [
@@ -241,8 +241,8 @@ def contents(place: Path) -> dict[str, str]:
 
 
 def losses(place: Path, wanted: Mapping[str, str], before: frozenset[str]) -> list[str]:
-    """What is gone of the manifests that were there `before` the kill, and what is half-written or differs
-    from what is `wanted`: digests of the uninterrupted run, by path.
+    """Losses of a kill: manifests that were there `before` it and are gone, and what is half-written or
+    differs from what is `wanted`: digests of the uninterrupted run, by path.
     """
     problems = [f'{name} is gone' for name in sorted(before) if not os.path.exists(name)]
     for manifest in place.rglob('manifest.json'):

@@ -37,7 +37,7 @@ from gluon_optbert.runs.recipe import option
 
 
 class LatencyRecipe(Measured):
-    """What is timed."""
+    """Networks and engines to time."""
 
     deployments: tuple[Path, ...] = option(
         'deployment directories, or names or files of architectures, one or more'
@@ -56,7 +56,7 @@ class LatencyRecipe(Measured):
 
 
 def timed_rows(recipe: LatencyRecipe, timed: Sequence[Timed], place: Path) -> list[dict[str, Any]]:
-    """What was measured of every process."""
+    """Measurements of every process."""
     differences = check_same(timed, place)
     first = timed[0].deployment.architecture
     shapes = [(batch, length) for batch in recipe.batches for length in recipe.lengths]

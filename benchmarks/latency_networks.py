@@ -57,7 +57,7 @@ PEERS = {
 
 
 def megabytes(*paths: Path) -> float:
-    """What files take on disk, in millions of bytes."""
+    """Size of files on disk, in millions of bytes."""
     return sum(path.stat().st_size for path in paths if path.exists()) / 1e6
 
 
@@ -108,7 +108,7 @@ class Timed(Worker):
         super().__init__(name, told, threads=threads)
 
     def outputs(self, feed: Mapping[str, np.ndarray], place: Path) -> list[np.ndarray]:
-        """What it computes of the inputs of `peers/protocol.py`; `place` is for files on the way."""
+        """Outputs for the inputs of `peers/protocol.py`; `place` is for files on the way."""
         paths = {name: str(place / f'{name}.npz') for name in ('feed', 'outputs')}
         np.savez(paths['feed'], **feed)
         self.ask(**paths)

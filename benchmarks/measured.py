@@ -1,4 +1,4 @@
-"""What every measurement has: a file for its result, and turns that are fair."""
+"""Common parts of all measurements: a file for the result, and turns that are fair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar('R', bound='Measured')
 
 
 class Measured(Recipe):
-    """What is measured, and where the result goes."""
+    """A measurement, and the file of its result."""
 
     output: Path | None = option(
         'JSON file to write; of a measurement with a table, that as .md beside it', None
@@ -60,7 +60,7 @@ def random_batch(lengths: Sequence[int], width: int, vocab_size: int, seed: int 
 
 
 def timed(action: Callable[[], Any]) -> Callable[[], float]:
-    """What does a thing of this process and gives its milliseconds, for `in_turn`."""
+    """A call for `in_turn` that does a thing of this process and gives its milliseconds."""
 
     def run() -> float:
         began = time.perf_counter()

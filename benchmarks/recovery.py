@@ -52,7 +52,7 @@ PADDING = 8  # a sequence lacks up to a part of so many of the length of its bat
 
 
 class RecoveryRecipe(Measured):
-    """What is timed."""
+    """The recovery to time."""
 
     student: str = option('architecture of the pruned network: a name, a file or JSON')
     teacher: str = option('architecture of the teacher, with the same h', 'l6_h384_a12')

@@ -28,7 +28,7 @@ from gluon_optbert.runs.recipe import option
 
 
 class ScalingRecipe(Measured):
-    """What is timed."""
+    """The training to time."""
 
     shards: Path = option('directory of shards')
     architecture: str = option("its name: l6_h384_a12 has MiniLM's widths, bert_base BERT's", 'l6_h384_a12')

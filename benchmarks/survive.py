@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes
 
 
 class SurviveRecipe(Measured):
-    """What is killed, and how often."""
+    """Commands to kill, and how often."""
 
     commands: tuple[str, ...] = option(
         'which commands to kill; those before them are run in peace', tuple(COMMANDS), choices=tuple(COMMANDS)

@@ -75,7 +75,7 @@ RATIOS = (  # of medians
 
 
 class TrainingRecipe(Measured):
-    """What is timed."""
+    """The steps to time."""
 
     architecture: str = option('a uniform one, which GluonNLP can build too', 'bert_base')
     beside: tuple[str, ...] = option(
@@ -123,7 +123,7 @@ def forward(model: Any, batch: Mapping[str, np.ndarray]) -> None:
 def own_steps(
     recipe: TrainingRecipe, architecture: Architecture, *, gluonnlp: bool = True
 ) -> dict[str, Callable[[], None]]:
-    """What is timed in this process, of one architecture; GluonNLP's only on request."""
+    """Steps to time in this process, of one architecture; GluonNLP's only on request."""
     batch = training_inputs(recipe.batch_size, recipe.length, architecture.vocab_size, recipe.masked)
     batch['masked_weights'] = np.ones(batch['masked_ids'].shape)
     batch['instance_weights'] = np.ones(recipe.batch_size)

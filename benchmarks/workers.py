@@ -80,7 +80,7 @@ class Worker:
         return answer
 
     def timed(self, **wanted: Any) -> Callable[[], float]:
-        """What asks for a time and gives its milliseconds, for `in_turn`."""
+        """A call for `in_turn` that asks for a time and gives its milliseconds."""
         return lambda: self.ask(**wanted)['ms']
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def peer_python(peers: Path, environment: str | None) -> Path:
 
 
 def uniform_config(architecture: Architecture) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot."""
+    """Arguments of Transformers' BertConfig and GluonNLP's BERTEncoder; ValueError if they cannot."""
     if not is_plain(architecture):
         raise ValueError(
             'torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino'

@@ -1,4 +1,4 @@
-"""Where the names of the package live, and how runs are called with keywords."""
+"""The names of the package with their places, and runs called with keywords."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What Python callers have and commands have not: runs and networks as objects, pages and plots of them, and
-networks of Transformers in memory.
+"""Runs and networks as objects, pages and plots of them, and networks of Transformers in memory: for Python
+callers, and not for commands.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class Predictor(Loaded):
 
     @property
     def cut_note(self) -> str:
-        """How many texts were cut so far, and what would help; empty if none."""
+        """Number of texts that were cut so far, in words, and what would help; empty if none."""
         return in_python(super().cut_note)
 
 

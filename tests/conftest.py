@@ -1,4 +1,4 @@
-"""What several test files share: one set of shards and one model directory, made once and only read."""
+"""Fixtures of several test files: one set of shards and one model directory, made once and only read."""
 
 import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 

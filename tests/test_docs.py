@@ -69,7 +69,7 @@ def test_flags_in_sentences_are_flags_of_some_command():
 
 @functools.cache
 def anchors(page):
-    """What the headings of a page can be linked by, as GitHub makes it."""
+    """Anchors of the headings of a page, as GitHub makes them."""
     names = []
     for heading in re.findall(r'^#+ (.*)$', prose(page), flags=re.MULTILINE):
         plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).lower()
@@ -123,7 +123,7 @@ def test_targets_of_make_exist():
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory, pruned_run):
-    """What the examples read: text, a pruning run, and the exports of an encoder and of a classifier."""
+    """Files that examples read: text, a pruning run, and the exports of an encoder and of a classifier."""
     directory = tmp_path_factory.mktemp('examples')
     architecture, words = network((2, 3, 5, 7), (1, 4, 2, 0), vocab_size=len(vocabulary())), vocabulary()
     export(SavedModel(architecture, random_parameters(architecture), words), directory / 'deploy', onnx=True)

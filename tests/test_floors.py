@@ -79,7 +79,7 @@ def tree_of(name):
 
 @functools.cache
 def imports(name):
-    """What a module imports anywhere: modules and names of the package, and top-level names of all else."""
+    """Imports anywhere in a module: modules and names of the package, and top-level names of all else."""
     own, others = set(), set()
     parents = ['gluon_optbert', *name.split('.')[:-1]]
     for node in running(tree_of(name)):
@@ -144,7 +144,7 @@ def test_only_distributed_asks_for_gpus():
 
 
 def import_without(blocked, names):
-    """What importing the modules says, in a process without network and the blocked packages."""
+    """Output of importing the modules in a process without network and the blocked packages."""
     refusing = (
         'import socket',
         'def refuse(*_, **__): raise OSError("no network")',

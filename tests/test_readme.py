@@ -47,7 +47,7 @@ def cell_of(network, first):
 
 
 def speed_of(network):
-    """How many times as fast it is as the network before pruning."""
+    """Speed as a multiple of that of the network before pruning."""
     own, first = network['times']['onnxruntime']['float32']['8x128']
     return first / own
 
@@ -122,7 +122,9 @@ FEW = {  # what makes the commands of the block short, beside one round instead 
 
 
 def write_inputs(place):
-    """What the block takes: a checkpoint without heads, two kinds of text, a task, sentences to predict."""
+    """Write the inputs of the block: a checkpoint without heads, two kinds of text, a task, sentences to
+    predict.
+    """
     write_hugging_face(place / 'downloads' / 'bert-base-uncased', named('Hugging Face', without=HEADS))
     lines = [' '.join(word) + '.' for word in ('abcdef', 'bcdefg', 'cdefgh', 'defghi')]
     (place / 'wiki').mkdir()
@@ -141,7 +143,7 @@ def write_inputs(place):
 
 
 def run_block(block, place, few):
-    """What the programs of a block say, run one after another with a few words more."""
+    """Output of the programs of a block, run one after another with a few words more."""
     said = {}
     for line in block.replace('\\\n', ' ').splitlines():
         if line.startswith('python '):
@@ -164,7 +166,9 @@ def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
 
 
 def write_first_inputs(place):
-    """What the first commands and the Python example take: a checkpoint without heads, and a table."""
+    """Write the inputs of the first commands and of the Python example: a checkpoint without heads, and a
+    table.
+    """
     arrays = random_parameters(network(max_length=128))
     write_hugging_face(
         place / 'downloads' / 'minilm',

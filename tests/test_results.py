@@ -41,7 +41,7 @@ def test_commands_of_the_pages_exist(path):
 
 
 def make(place, *words):
-    """What make says in a folder, its lines joined where they go on."""
+    """Output of make in a folder, its lines joined where they go on."""
     done = subprocess.run(['make', '-C', str(place), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.replace('\\\n', ' ')

@@ -1,4 +1,4 @@
-"""What a reader of the sources may expect everywhere."""
+"""Style that a reader of the sources may expect everywhere."""
 
 import subprocess
 

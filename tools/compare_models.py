@@ -49,7 +49,7 @@ LEAST_POSITIONS = 3  # [CLS] and the two [SEP] of a pair
 
 
 class CompareRecipe(Recipe):
-    """What is compared, and on what."""
+    """Networks to compare, and the text for it."""
 
     models: tuple[Path, ...] = option(
         'two model directories; give one twice to compare its layers with each other. If one has a part of '
@@ -76,7 +76,7 @@ class CompareRecipe(Recipe):
     seed: Seed = option('random seed of lines, words, control labels and random weights', 0)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
+        """Problems: fields out of range."""
         return [] if len(self.models) == 2 else [f'wanted two models, found {len(self.models)}']
 
 
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def tokens(self) -> int:
-        """That were looked at."""
+        """Number of tokens that were looked at."""
         return next(iter(self.similarities.values())).tokens
 
 
@@ -251,7 +251,7 @@ def figures_of(comparison: Comparison) -> dict[str, Figure]:
 
 
 def probe_rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """What every probe came to, layer by layer; the embedding is layer 0."""
+    """Results of every probe, layer by layer; the embedding is layer 0."""
     rows = []
     for network, results in comparison.probes.items():
         for (task, whole), place in itertools.product(results.items(), BEHIND):

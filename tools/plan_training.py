@@ -64,7 +64,7 @@ class Stage(NamedTuple):
 
 
 class PlanRecipe(Recipe):
-    """What is planned, or measured."""
+    """The run that is planned, or measured."""
 
     architecture: str = option('its name, a file or JSON', 'bert_base')
     words: PositiveFloat = option('of the corpus; BooksCorpus and Wikipedia have 0.8 and 2.5 billion', 3.3e9)
@@ -87,7 +87,7 @@ class PlanRecipe(Recipe):
     measured: Path = option('where the counts are', MEASURED)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
+        """Problems: fields out of range."""
         problems = [] if self.gpus else ['gpus must be at least one number of GPUs, found none']
         return problems + [
             f'gpus must divide batch_size {self.batch_size}, found {gpus}'
@@ -103,7 +103,7 @@ class PlanRecipe(Recipe):
 
 
 def count_shards(directory: Path) -> dict[str, Any]:
-    """What a directory of shards holds, and how many words its text had, each counted once."""
+    """Contents of a directory of shards, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
     shard_recipe = manifest.recipe
     missing = [name for name in ('input', 'layout', 'dupe_factor') if name not in shard_recipe]
@@ -257,7 +257,7 @@ def how_to_run(recipe: PlanRecipe, architecture: Architecture) -> list[str]:
 
 
 def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: dict[str, Any]) -> str:
-    """What is trained on in each stage."""
+    """Table of the text that is trained on in each stage."""
     rows = []
     for stage in recipe.stages():
         instances, size = corpus(recipe, stage, measured)
@@ -276,7 +276,7 @@ def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: dict[s
 
 
 def step_table(recipe: PlanRecipe, architecture: Architecture) -> str:
-    """What a step takes, by number of GPUs and by stage."""
+    """Table of the time of a step, by number of GPUs and by stage."""
     rows = []
     for gpus in recipe.gpus:
         for stage in recipe.stages():

@@ -41,7 +41,7 @@ TAKES = 'This takes two to three minutes on two quiet cores.'
 
 
 class QuickstartRecipe(Recipe):
-    """How the quickstart is run."""
+    """Settings of the quickstart."""
 
     output: Path = option('directory to make', Path('quickstart'))
     short: bool = option('a few steps of everything, to see that it runs; losses then mean nothing', False)
@@ -69,7 +69,7 @@ def write_corpus(directory: Path) -> list[str]:
 
 
 def table(rows: Sequence[Round], chance: Round) -> str:
-    """What came out, round by round, and the random cut of the same size."""
+    """Results, round by round, and the random cut of the same size."""
     cells = []
     for name, row in [*((str(row.round), row) for row in rows), ('random', chance)]:
         layers = row.architecture.layers
@@ -134,7 +134,7 @@ def apart(output: Path) -> tuple[float, float]:
 
 
 def check(guessed: float, base: float, apart: tuple[float, float]) -> str:
-    """What the losses say, in words.
+    """Judgement of the losses, in words.
 
     Parameters
     ----------

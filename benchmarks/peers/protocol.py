@@ -1,4 +1,4 @@
-"""How a worker of a benchmark (benchmarks/workers.py) is spoken to: a line of JSON in, a line of JSON out.
+"""Protocol of a worker of a benchmark (benchmarks/workers.py): a line of JSON in, a line of JSON out.
 
     {"batch": 8, "length": 128}
         the milliseconds that it takes: {"ms": 1.0, "peak_mb": 500.0}

@@ -1,5 +1,5 @@
-"""What other libraries make of a float32 ONNX file in eight bits: python quantize_onnx.py MODEL.onnx OUTPUT
-WAY FEEDS.npz
+"""A float32 ONNX file in eight bits, by other libraries: python quantize_onnx.py MODEL.onnx OUTPUT WAY
+FEEDS.npz
 
 WAY is ``dynamic`` or ``static`` of onnxruntime.quantization, or ``nncf``, OpenVINO's quantisation after
 training. FEEDS has a batch of inputs; dynamic needs none."""

@@ -64,7 +64,7 @@ def read(job):
 
 
 def tensors(batch):
-    """What the network reads of a batch."""
+    """Inputs of the network, of a batch."""
     return {name: torch.from_numpy(values) for name, values in batch.items() if name != 'rows'}
 
 

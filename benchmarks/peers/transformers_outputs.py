@@ -1,4 +1,4 @@
-"""What Transformers on PyTorch makes of a checkpoint: run by benchmarks/compare_transformers.py, in another
+"""Outputs of a checkpoint in Transformers on PyTorch: run by benchmarks/compare_transformers.py, in another
 environment.
 """
 

@@ -151,7 +151,7 @@ def rungs_of(networks: Sequence[Network]) -> list[Rung]:
 
 
 def columns_of(rungs: Sequence[Rung]) -> list[str]:
-    """What was measured of some network: those of pre-training first, then scores."""
+    """Columns of what was measured of some network: those of pre-training first, then scores."""
     found = {name for rung in rungs for network in rung.networks for name in network.values}
     return [name for name in COLUMNS if name in found] + sorted(found - set(COLUMNS))
 

@@ -49,7 +49,7 @@ def of_width(alphas: Mapping[str, np.ndarray], letter: str) -> np.ndarray:
 def measured(
     trained: Mapping[str, np.ndarray], halves: list[Mapping[str, np.ndarray]], prices: Mapping[str, float]
 ) -> dict[str, Any]:
-    """How far gates have moved, by width; and how a layer's gates of a width, as a mean, follow beta."""
+    """Movement of the gates by width, and how a layer's gates of a width, as a mean, follow beta."""
     keys = sorted(trained)
     moved = [float(1 - np.abs(trained[key]).mean()) for key in keys]
     widths = {}

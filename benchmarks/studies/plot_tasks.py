@@ -108,13 +108,13 @@ class Panel:
             ) from None
 
     def speedups(self, size: Size) -> list[float]:
-        """How many times as fast every network is as the one before pruning."""
+        """Speed of every network, as a multiple of that of the one before pruning."""
         return [first / own for own, first in map(self.pair, size.rows)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is plotted: what was scored, the networks that went in, every size, and every panel."""
+    """Contents of the plots: what was scored, the networks that went in, every size, and every panel."""
 
     quantity: str
     starts: list[Mapping[str, Any]]
@@ -163,7 +163,7 @@ def sizes_of(runs: Mapping[str, Mapping[str, Any]]) -> list[Size]:
 
 
 def study_of(points: Mapping[str, Any], patterns: Sequence[str], engine: str) -> Study:
-    """What is plotted of the runs that some pattern means, in the order of their names."""
+    """Contents of the plots of the runs that some pattern means, in the order of their names."""
     runs = {
         name: run
         for name, run in sorted(points['runs'].items())

@@ -88,7 +88,7 @@ def rounded(value: Any) -> Any:
 
 
 def _logged(path: Path) -> dict[str, Any]:
-    """What every run writes: recipe, origin, and the curve of its training, as far as they are there."""
+    """Files of every run: recipe, origin, and the curve of its training, as far as they are there."""
     values = {'recipe': read_if_there(path / 'recipe.yaml'), 'origin': read_if_there(path / 'origin.json')}
     metrics = path / 'metrics.jsonl'
     if metrics.is_file():
@@ -142,7 +142,7 @@ def score_of(path: Path) -> dict[str, Any]:
 
 
 def gather(places: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """What some places have, by section and by the last part of their path."""
+    """Contents of some places, by section and by the last part of their path."""
     found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for place in places:
         if (place / 'rounds.json').is_file():

@@ -41,7 +41,7 @@ RESAMPLED = 1000  # times, for the error of a difference of rank correlations
 
 
 def ranks(queries: np.ndarray, documents: np.ndarray, right: list[int]) -> list[int]:
-    """How many documents are nearer to each query than the right one."""
+    """Number of documents that are nearer to each query than the right one."""
     scores = queries @ documents.T
     return (scores > scores[np.arange(len(right)), right][:, None]).sum(axis=1).tolist()
 
@@ -64,7 +64,7 @@ def correlations(cosines: tuple[float, ...], gold: tuple[float, ...]) -> np.ndar
 def apart(
     one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray
 ) -> tuple[float, float]:
-    """How much better `one` is than `other`, paired, and its standard error."""
+    """Difference between `one` and `other`, paired, and its standard error."""
     if name == 'pairs':
         mean = 100 * np.subtract(*(spearmanr(x['pairs'], gold)[0] for x in (one, other)))
         drawn = np.subtract(*(correlations(tuple(x['pairs']), tuple(gold)) for x in (one, other)))
@@ -90,7 +90,7 @@ def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
 
 
 def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
-    """What the seeds of every way come to, and how they differ from those of the first way."""
+    """Scores of the seeds of every way, and how they differ from those of the first way."""
     scores: dict[str, dict[str, dict[str, float]]] = {}  # by way, name and seed
     for label, one in points.items():
         way, _, seed = label.rpartition('-')

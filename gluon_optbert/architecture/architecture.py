@@ -221,7 +221,7 @@ class Architecture:
 
 
 def described_html(value: Any, architecture: Architecture) -> str:
-    """What the `repr` of a value says, as HTML, above the widths of an architecture by layer."""
+    """The `repr` of a value as HTML, above the widths of an architecture by layer."""
     rows = [
         f'<th>{i}</th>' + ''.join(f'<td>{width}</td>' for width in dataclasses.astuple(layer))
         for i, layer in enumerate(architecture.layers, 1)

@@ -27,7 +27,7 @@ Prompts = Annotated[
 
 @dataclass(frozen=True)
 class Embedding:
-    """What follows the encoder of a network that gives embeddings, as in sentence-transformers.
+    """The part behind the encoder of a network that gives embeddings, as in sentence-transformers.
 
     The default is that of a network of which nothing is known.
 

@@ -98,8 +98,7 @@ class Round(Record):
 
 @dataclass(frozen=True)
 class GateRecord(Record):
-    """What is left to say of a round's gates, as its ``gates.json`` has it; mappings are by the letter of a
-    width.
+    """Facts of a round's gates, as its ``gates.json`` has them; mappings are by the letter of a width.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ def select_uniform(
 
 
 def layers_to_keep(layers: int, count: int, drop: str) -> list[int]:
-    """Which of the layers stay when `count` of them do.
+    """The layers that stay when `count` of them do.
 
     ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and
     keeps the first and the last. In a later round these are the layers that the earlier ones left, so the

@@ -104,7 +104,7 @@ def read_selection(path: Path) -> Selection:
 
 
 def survivors(selections: Sequence[Selection], architecture: Architecture) -> tuple[np.ndarray, list[int]]:
-    """Which hidden units and which layers of a network are left after one selection upon the other.
+    """The hidden units and the layers of a network that are left after one selection upon the other.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarra
 
 
 def kept_along(axis: Axis, architecture: Architecture, kept: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Where the surviving units of a product of widths stand along one side of a tensor."""
+    """Indices of the surviving units of a product of widths along one side of a tensor."""
     indices = np.zeros(1, dtype=np.int64)
     for key in axis:
         size = architecture.size((key,))

@@ -228,7 +228,7 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
 
 
 class _Stated(BaseModel):
-    """What a manifest says of an export beside its files, its head and how text is read."""
+    """Fields of a manifest beside its files, its head and how text is read."""
 
     computes: Literal[KINDS]
     precision: Literal[PRECISIONS]
@@ -238,7 +238,7 @@ class _Stated(BaseModel):
 
 
 def check_long(long: Any, head: Head, *, source: str) -> str:
-    """What is done with long texts, one of `LONG`; ValueError if it is none, or the head has no scores of
+    """The treatment of long texts, one of `LONG`; ValueError if it is none, or the head has no scores of
     texts whose mean could be taken.
     """
     if long not in LONG or long != LONG[0] and not (head.outputs and head.pooled):

@@ -136,7 +136,7 @@ def hub_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 
 
 def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
-    """What Transformers is told of a tokenizer beside `hub_tokenizer`."""
+    """Settings of Transformers' tokenizer beside `hub_tokenizer`."""
     settings = settings_of(vocabulary)
     return {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is

@@ -311,7 +311,7 @@ class Predictor:
 
     @property
     def cut_note(self) -> str:
-        """How many texts were cut so far, and what would help; empty if none."""
+        """Number of texts that were cut so far, in words, and what would help; empty if none."""
         if not self.cut:
             return ''
         remedy = '; --long split' * (self._deployment.kind == 'task')
@@ -486,7 +486,7 @@ class Predictor:
             yield Tags(tuple(found), tuple(word for word, _, _ in words), tags)
 
     def _predicted(self, scores: np.ndarray, cut: bool) -> Value | Labels | Label:
-        """What the scores of a text say."""
+        """The prediction that the scores of a text stand for."""
         if self.head.kind == 'regression':
             return Value(float(scores[0]), cut)
         if self.head.kind == 'multi_label':

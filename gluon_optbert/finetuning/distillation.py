@@ -148,9 +148,9 @@ def match_of(directory: Path, student: Architecture, teacher: Architecture, *, s
 def read_teacher(
     recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers
 ) -> dict[str, Any]:
-    """What `TaughtFineTuning` wants beside the phase: the teacher of a recipe, its states beside those of the
-    network, and the weights. ValueError or FileNotFoundError if it is not there, or cannot teach the network
-    this task.
+    """Arguments of `TaughtFineTuning` beside the phase: the teacher of a recipe, its states beside those of
+    the network, and the weights. ValueError or FileNotFoundError if it is not there, or cannot teach the
+    network this task.
     """
     source, weights = recipe.teacher, recipe.teaching()
     teacher = without_gates(read_model(Path(source)))

@@ -33,7 +33,7 @@ def _whole(least: int, most: int) -> Any:
 
 
 class _Network(BaseModel):
-    """What a configuration says of the network that can be read here, whatever its layers are."""
+    """Settings of a configuration that networks of any layers have."""
 
     vocab_size: _whole(1, 1 << 24)
     hidden_size: _whole(1, 1 << 14)

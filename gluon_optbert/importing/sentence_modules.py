@@ -1,4 +1,4 @@
-"""What a directory of sentence-transformers says of its embeddings: ``modules.json`` and the files it names.
+"""Embeddings of a directory of sentence-transformers: ``modules.json`` and the files it names.
 
 Its modules are a Transformer, a Pooling, any number of Dense layers and perhaps Normalize, in this order. All
 else is refused by its name, for the embeddings would be others without it."""
@@ -164,7 +164,7 @@ def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) ->
 
 
 def _pooling(path: Path, config: Mapping[str, Any], prompts: Mapping[str, str]) -> str:
-    """How the states of tokens become one vector."""
+    """The way in which the states of tokens become one vector."""
     settings = read_json(path)
     width = settings.get('embedding_dimension', settings.get('word_embedding_dimension'))
     if width != config.get('hidden_size'):

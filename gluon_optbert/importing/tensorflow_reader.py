@@ -39,7 +39,7 @@ Fields = dict[int, list[int | bytes]]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Where a tensor is: the number of its data file and bytes there; what it is; its masked checksum."""
+    """Place of a tensor: the number of its data file and bytes there; what it is; its masked checksum."""
 
     kind: str
     shape: tuple[int, ...]

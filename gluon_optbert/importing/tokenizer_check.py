@@ -63,7 +63,7 @@ _LONGEST_RECORD = 500  # characters
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """What the files of a tokenizer hold; without a file, nothing."""
+    """Contents of the files of a tokenizer; without a file, nothing."""
 
     config: Mapping[str, Any]
     added: Mapping[str, Any]
@@ -136,7 +136,7 @@ def read_tokenizer(
 
 
 def _wrong_switches(files: _Files) -> list[str]:
-    """What ``tokenizer_config.json`` says that no tokenizer here does."""
+    """Settings of ``tokenizer_config.json`` that no tokenizer here follows."""
     config = files.config
     problems = [
         f'{CONFIG} has {name}: {json.dumps(config[name])[:80]}, wanted {json.dumps(values[-1])}'
@@ -317,7 +317,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _differences(library: tokenizers.Tokenizer, vocabulary: Vocabulary) -> list[str]:
-    """Where the library reads the probe otherwise, stage by stage: the piece and the first word."""
+    """Places where the library reads the probe otherwise, stage by stage: the piece and the first word."""
     settings = vocabulary.settings
     probe = json.loads(_PROBE.read_text(encoding='utf-8'))
     lines = probe['lines']

@@ -16,7 +16,7 @@ MASKED_SCORE = -1e4  # added to the scores of padding: their softmax is exactly 
 
 
 def padding(F, steps: Tensor, valid_length: Tensor) -> Tensor:
-    """Where a sequence is padding: 1 there and 0 elsewhere, shape (batch, length).
+    """Mark the padding of sequences: 1 there and 0 elsewhere, shape (batch, length).
 
     Parameters
     ----------

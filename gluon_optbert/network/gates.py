@@ -36,7 +36,7 @@ class Gate(HybridBlock):
         return vector * alpha
 
     def factors(self, F) -> Tensor:
-        """What a pass multiplies the units by, shape (units,)."""
+        """Factors of the units in a pass, shape (units,)."""
         return self(F.ones(shape=(self._units,)))
 
     @classmethod

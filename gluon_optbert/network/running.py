@@ -158,7 +158,7 @@ def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[dict[str, mx.nd.NDArr
 
 
 def context_of(model: OptBERTModel) -> mx.Context:
-    """Where a network lives."""
+    """The device of a network."""
     return model.encoder.position_weight.list_ctx()[0]
 
 
@@ -179,7 +179,7 @@ def embedded(model: OptBERTModel, batch: Batch) -> mx.nd.NDArray:
 
 
 def real_tokens(batch: Batch) -> np.ndarray:
-    """Which tokens are none of padding, shape (length * batch,) in the order of the stream."""
+    """Mask of the tokens that are not padding, shape (length * batch,) in the order of the stream."""
     places = np.arange(batch.input_ids.shape[1])[:, np.newaxis]
     return ((places < batch.valid_length) & (batch.instance_weights > 0)).reshape(-1)
 

@@ -241,7 +241,7 @@ def rank(run: Run, current: SavedModel) -> tuple[Alphas, Alphas]:
 
 
 def measurements(run: Run, cut: Cut) -> dict[str, np.ndarray]:
-    """What the method of a run measures on batches to rank the units of a round; leaves gradients.npz."""
+    """Measure on batches what the method of a run ranks units by; leaves gradients.npz."""
     path = run.directory / GRADIENTS
     if not path.exists():
         measured = METHODS[run.recipe.method].measure(cut)

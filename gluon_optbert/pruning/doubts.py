@@ -13,7 +13,7 @@ LEAST_TRAVEL = 0.5  # from 1, where gates start
 
 
 def doubts(objective: PruningObjective) -> list[str]:
-    """Why the result of a run will hardly be of use, a sentence each; none of most runs.
+    """Reasons why the result of a run will hardly be of use, a sentence each; none of most runs.
 
     What is asked about is the target, by a uniform cut to it, the width of embeddings, how far gates can
     move, the network that comes in, and the number of held-out instances.

@@ -1,4 +1,4 @@
-"""What objectives on features of instances share: tasks, and the embeddings of sentences."""
+"""Common part of objectives on features of instances: tasks, and the embeddings of sentences."""
 
 from __future__ import annotations
 

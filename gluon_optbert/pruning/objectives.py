@@ -219,15 +219,17 @@ class PruningObjective:
         return None
 
     def untaught(self) -> str | None:
-        """Why the network that came in is no base to judge cuts by, as far as it says; None if it is one."""
+        """Reason why the network that came in is no base to judge cuts by, as far as it says; None if it is
+        one.
+        """
         return None
 
     def instances(self) -> int:
-        """How many instances are learnt from."""
+        """Number of instances that are learnt from."""
         raise NotImplementedError
 
     def instances_held_out(self) -> int:
-        """How many held-out instances are measured on."""
+        """Number of held-out instances that are measured on."""
         raise NotImplementedError
 
     def head_of(self, architecture: Architecture) -> Head:

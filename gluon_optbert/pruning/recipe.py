@@ -569,8 +569,8 @@ class TaskPruneRecipe(
 def unreachable(
     recipe: PruningRecipe, architecture: Architecture, whole: Architecture | None = None
 ) -> str | None:
-    """Why a run cannot come down to the share that it is to leave of a network, or of `whole`, if that is
-    not the network that is cut; None if it can.
+    """Reason why a run cannot come down to the share that it is to leave of a network, or of `whole`, if that
+    is not the network that is cut; None if it can.
     """
     cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
     least = {
@@ -601,7 +601,7 @@ def unreachable(
 
 
 def ranking_files(recipe: PruningRecipe) -> tuple[str, ...]:
-    """What another run takes of a round as its ranking: the scores, or what they are made from, and the
+    """Files of a round that another run takes as its ranking: the scores, or what they are made from, and the
     network that they rank, if that has rotated heads.
     """
     files = (ALPHAS, SCORES) if METHODS[recipe.method].measure is None else (GRADIENTS,)

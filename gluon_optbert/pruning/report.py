@@ -252,7 +252,7 @@ def write_report(
     predicts = cost if isinstance(cost, LatencyCost) else None
 
     def left(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a file of the run says; a run that is done is not measured again."""
+        """Read a file of the run, or measure it; a run that is done is not measured again."""
         if not (output / name).exists():
             write_json(output / name, measure())
         return read_json(output / name)

@@ -61,7 +61,7 @@ class Run:
 
     @property
     def place(self) -> str:
-        """Which round of how many, for people."""
+        """Number of the round and of all rounds, for people."""
         return f'round {self.number}/{len(self.recipe.shares())}'
 
     @property
@@ -74,7 +74,7 @@ class Run:
         return self.recipe.recovers and (last or self.recipe.recover_after == 'every')
 
     def doing(self, what: str) -> Display:
-        """What is said while a part of the round takes long."""
+        """Display of a part of the round that takes long."""
         return doing(f'{self.place} | {what}', quiet=not self.workers.first)
 
     def phase(self, name: str, **more: Any) -> Phase:
@@ -102,7 +102,7 @@ class Run:
         return Cut(current, self.recipe, self.number, self.cost, target, self.objective, phase)
 
     def match(self, rounds: int) -> Match:
-        """Which states of the network that came in are left after so many rounds."""
+        """States of the network that came in that are left after so many rounds."""
         return match_after(self.recipe.output, rounds, self.objective.start.architecture)
 
     def text(self, tokens: int) -> list[Any]:

@@ -100,7 +100,9 @@ class SearchRecipe(PruneRecipe):
         return problems
 
     def _untaught(self) -> list[str]:
-        """Why the teacher cannot teach the network that a rung begins with, cut by the rounds before it."""
+        """Reason why the teacher cannot teach the network that a rung begins with, cut by the rounds before
+        it.
+        """
         if (self.rung or 1) == 1 or self.teacher in (None, 'parent'):
             return []
         problems = []
@@ -190,7 +192,7 @@ class Search:
         return any(place.exists() for place in places)
 
     def directory_of(self, trial: Any) -> str | None:
-        """Where a trial's directory is now; that of another output is where it was when it began."""
+        """Directory of a trial at present; that of another output is where it was when it began."""
         if self.is_own(trial):
             return str(self.recipe.place(trial.number).resolve())
         return trial.user_attrs.get('directory')

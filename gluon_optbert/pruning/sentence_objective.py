@@ -212,7 +212,7 @@ class SentenceData:
         return ' | '.join(parts)
 
     def cut_notes(self, positions: int) -> list[str]:
-        """How many texts were cut, a line for each set; the network has so many positions."""
+        """Numbers of texts that were cut, a line for each set; the network has so many positions."""
         sets = {'to learn from': self.train, 'held out': self.heldout}
         sets.update((name, features) for name, (features, _) in self.pairs.items())
         notes = {name: features.cut_note(positions) for name, features in sets.items()}

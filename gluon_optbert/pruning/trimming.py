@@ -29,7 +29,7 @@ _TAKEN_ALONG = ('metrics.jsonl', ORIGIN)  # from the directory of the whole netw
 
 
 class TrimRecipe(Recipe):
-    """Which network loses which tokens."""
+    """The network that loses tokens, and the tokens."""
 
     model: Path = option('model directory whose vocabulary is trimmed')
     text: tuple[Path, ...] = option(

@@ -329,8 +329,8 @@ class Measured:
 
 
 def unequal(own: Score | Measured, other: Score | Measured) -> list[str]:
-    """What another one was made with that this one was not, as ``limit 600 for 2000``; none if it is not
-    known of both.
+    """Settings of another score or measurement that this one does not share, as ``limit 600 for 2000``; none
+    if it is not known of both.
     """
     if not (own.made and other.made):
         return []
@@ -410,7 +410,7 @@ def read_result(path: Path) -> FineTuningResult | None:
 
 
 def _made(result: FineTuningResult) -> dict[str, Any]:
-    """What a score was made with."""
+    """Settings and data that a score was made with, of the values of a result file."""
     chosen = {'learning_rate'} if result.recipe.get('learning_rates') else set()
     settings = {name: value for name, value in result.recipe.items() if name not in _INCIDENTAL | chosen}
     return {**{f'{part} instances': count for part, count in result.samples.items()}, **settings}

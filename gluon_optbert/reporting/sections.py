@@ -351,7 +351,7 @@ def _of_model(path: Path) -> list[Section]:
 
 
 def _without_marks(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured, without the marks of every instance."""
+    """Measurements without the marks of every instance."""
     return {
         name: _without_marks(value) if isinstance(value, Mapping) else value
         for name, value in measured.items()

@@ -166,7 +166,7 @@ class Plan:
 
     @functools.cached_property
     def pruning(self) -> PruneRecipe:
-        """What the pruning runs have in common, with the steps of a round."""
+        """Settings that all pruning runs share, with the steps of a round."""
         return self.pruning_of(MAKERS['BERT-base'])  # which has no settings of its own
 
     @property
@@ -237,7 +237,7 @@ class Plan:
         )
 
     def cell(self, network: Network, task: str) -> Path:
-        """Where a network is fine-tuned on a task."""
+        """Directory of the fine-tuning of a network on a task."""
         return self.recipe.output / network.place / slug_of(task)
 
     def done(self, network: Network) -> bool:

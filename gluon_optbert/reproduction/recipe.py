@@ -197,7 +197,7 @@ class StudyFile(pydantic.BaseModel):
         return study
 
     def _left_out(self) -> list[str]:
-        """What says something that no network, seed or cell would come of."""
+        """Problems: entries that no network, seed or cell would come of."""
         problems = [f'rows.{name} has no seed of pruning' for name, seeds in self.rows.items() if not seeds]
         listed = {'sizes': self.sizes, **{f'rows.{name}': seeds for name, seeds in self.rows.items()}}
         problems += [f'{name} has a value twice' for name, one in listed.items() if len(one) > len({*one})]

@@ -47,7 +47,8 @@ Key = tuple[str, float | None]  # a row and a size
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much better one row is than another at a size on a task, in percentage points.
+    """Difference between two rows at a size on a task, in percentage points; positive if the first is
+    better.
 
     Parameters
     ----------

@@ -31,7 +31,9 @@ def say(*lines: object) -> None:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """What a message adds to a wrong word: ``, did you mean rounds?``; nothing if no known one is like it."""
+    """Addition to a message about a wrong word: ``, did you mean rounds?``; nothing if no known one is like
+    it.
+    """
     return ''.join(f', did you mean {near}?' for near in difflib.get_close_matches(word, known, n=1))
 
 

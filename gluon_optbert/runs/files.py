@@ -49,7 +49,9 @@ def fetching(what: object) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Why something could not be fetched, in a short line: of a connection that failed, the host alone."""
+    """Reason why something could not be fetched, in a short line: of a connection that failed, the host
+    alone.
+    """
     host = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", str(error))
     if host:
         return f'no connection to {host.group(1)}'
@@ -362,7 +364,7 @@ def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> 
 
 
 def _inside(directory: Path) -> str:
-    """Where in a directory there are manifests; of a run, where its last network is."""
+    """Place in a directory that has manifests; of a run, that of its last network."""
     found = [path.parent for place in ('*', '*/*') for path in directory.glob(f'{place}/manifest.json')]
     if not found:
         return ''

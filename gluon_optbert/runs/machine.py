@@ -1,4 +1,4 @@
-"""Where a measured number comes from: the commit, the versions and the machine of a run."""
+"""Origin of a measured number: the commit, the versions and the machine of a run."""
 
 from __future__ import annotations
 

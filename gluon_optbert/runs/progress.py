@@ -203,7 +203,7 @@ class Epoch(Record):
 
 @dataclass(frozen=True)
 class Progress(Record):
-    """Where training stands, and what it has measured; None is what a file does not say."""
+    """Steps that a network was trained for, and what was measured of it; None is what a file does not say."""
 
     step: StrictInt | None = None  # of the last phase of pre-training, of recovery, or of fine-tuning
     earlier_steps: StrictInt | None = None  # of pre-training in the phases before, earlier recovery included
@@ -249,8 +249,8 @@ class Progress(Record):
 
     @property
     def next_batch(self) -> int:
-        """Where further training goes on in the order of the batches: after the steps so far, those of the
-        heads included. A network has learnt some of what it has read by heart.
+        """Number of the batch at which further training goes on: after the steps so far, those of the heads
+        included. A network has learnt some of what it has read by heart.
         """
         return self.trained_steps + (self.head_steps or 0)
 

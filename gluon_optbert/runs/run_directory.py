@@ -15,7 +15,7 @@ UNFINISHED = '.training'  # behind the name of a run's output, until it is finis
 
 
 def work_directory(output: Path) -> Path:
-    """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
+    """Directory of the checkpoints and metrics of an unfinished run: beside its output."""
     if not output.name:
         raise ValueError(f'{output}: has no name that a run could have; give another --output')
     return output.with_name(output.name + UNFINISHED)

@@ -359,7 +359,7 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
 
 
 def decided(head: Head, scores: Any) -> Any:
-    """What a network predicts, as the labels of `Examples` are, from scores of the shape (rows, outputs), or
+    """Predictions of a network, as the labels of `Examples` are, from scores of the shape (rows, outputs), or
     of tags a list of (words, outputs).
     """
     if head.kind == 'token_classification':

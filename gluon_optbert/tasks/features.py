@@ -65,11 +65,13 @@ class Features:
 
     @property
     def cut(self) -> np.ndarray:
-        """Which instances were cut, shape (instances,)."""
+        """Mask of the instances that were cut, shape (instances,)."""
         return (0 if self.wholes is None else self.wholes) > self.lengths
 
     def cut_note(self, positions: int) -> str:
-        """How many texts were cut, and what would help in a network with so many positions; empty if none."""
+        """Number of texts that were cut, in words, and what would help in a network with so many positions;
+        empty if none.
+        """
         count = int(self.cut.sum())
         if not count:
             return ''
@@ -110,7 +112,7 @@ class Features:
 
 
 def cut_note(count: int, texts: int, length: int | None = None) -> str:
-    """How many texts were cut, in words, and to how many tokens if that is known."""
+    """Number of texts that were cut, in words, and to how many tokens if that is known."""
     return f'{count:,} of {texts:,} texts were cut' + (f' to {length} tokens' if length else '')
 
 

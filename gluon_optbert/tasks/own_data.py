@@ -8,7 +8,7 @@ from ..runs.recipe import Recipe, Share, option
 
 
 class TableOptions(Recipe):
-    """What the columns of a table are, and its labels."""
+    """Columns of a table, and its labels."""
 
     text: tuple[str, ...] = option(
         'column of the text in --data, a file .csv, .tsv or .jsonl, or a directory with train and dev files; '

@@ -225,7 +225,7 @@ def make_question_reader(vocabulary: Vocabulary, reading: Reading) -> Callable[.
 
 
 def found_answer(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Where an answer begins and ends in a context; None if it does not stand there.
+    """Start and end of an answer in a context; None if it does not stand there.
 
     As in BERT's program for SQuAD, an answer that does not begin at its place is looked for in the words, cut
     at white space, from that of the place to that where it would end; white space may be any.

@@ -97,7 +97,7 @@ def sentence_of(values: object, source: str, line: int = 0, labelled: bool = Fal
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text begin and end: what spaces stand between, without the punctuation around it,
+    """Starts and ends of the words of a text: what spaces stand between, without the punctuation around it,
     each mark of which is a word.
     """
     spans = []

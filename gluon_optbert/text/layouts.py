@@ -60,7 +60,9 @@ def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
 
 
 def detect_layout(path: Path) -> str:
-    """Which of `LAYOUTS` a file has; ValueError as of `guess_layouts`, or if it may have one or another."""
+    """The one of `LAYOUTS` that a file has; ValueError as of `guess_layouts`, or if it may have one or
+    another.
+    """
     guesses, seen = guess_layouts(path)
     if len(guesses) > 1:
         meant = ' or '.join(f'{layout} ({LAYOUTS[layout]})' for layout in guesses)

@@ -118,7 +118,7 @@ class Survey:
     counts: Mapping[str, Counter]
 
     def lines(self) -> list[str]:
-        """What was found, for people."""
+        """Findings, a line each, for people."""
         lines = []
         for layout, counts in sorted(self.counts.items()):
             files, documents, counted = counts['files'], counts['documents'], counts['counted']

@@ -58,7 +58,7 @@ class AddedToken(BaseModel):
 
 
 class TokenizerSettings(BaseModel):
-    """How text is read before its words are split into the tokens of a vocabulary."""
+    """Settings of how text is read before its words are split into the tokens of a vocabulary."""
 
     model_config = ConfigDict(frozen=True, extra='forbid')
 
@@ -96,7 +96,7 @@ class Vocabulary:
 
     @property
     def as_is(self) -> str:
-        """Where text is read otherwise than by the tokenizer of an imported checkpoint."""
+        """Differences from the tokenizer of an imported checkpoint."""
         return self.settings.as_is if self.settings else ''
 
     def __len__(self) -> int:
@@ -259,8 +259,8 @@ def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 
 
 
 def settings_of(vocab: Vocabulary, cased: bool | None = None) -> TokenizerSettings:
-    """How text is read for a vocabulary: its own settings, or else those that its casing makes up; ValueError
-    as of `is_cased`.
+    """Settings of how text is read for a vocabulary: its own, or else those that its casing makes up;
+    ValueError as of `is_cased`.
     """
     cased = is_cased(vocab, cased)
     return vocab.settings or TokenizerSettings(lowercase=not cased, strip_accents=not cased)

@@ -183,7 +183,7 @@ class TrimRecord(BaseModel, frozen=True):
 
     @property
     def model(self) -> Path:
-        """Where the whole network was."""
+        """Directory of the whole network."""
         return Path(self.recipe['model'])
 
     @property

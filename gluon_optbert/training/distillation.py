@@ -89,7 +89,7 @@ class Teacher:
         self._model = build(saved.architecture, saved.parameters, settings, ctx=self._ctx)
 
     def outputs(self, batch: Batch, rows: slice) -> Outputs:
-        """What it computes of some rows of a batch, without gradients."""
+        """Outputs of the teacher for some rows of a batch, without gradients."""
         feed = feed_of(batch, self._inputs, rows=rows, ctx=self._ctx)
         with autograd.pause(train_mode=False):
             return Outputs.of(self._model(*feed.values()))

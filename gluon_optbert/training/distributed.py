@@ -80,7 +80,7 @@ class Guard:
         return bool(self._operation) and time.monotonic() - self._since > limit
 
     def lost(self, operation: str) -> str:
-        """That one of the others is, in words."""
+        """Message for the loss of another worker."""
         return (
             f'rank {self._rank} waited in the operation {operation} for {self._others}, which has ended, is '
             'stopped, hangs or is cut off; the job ends, go on with --resume'

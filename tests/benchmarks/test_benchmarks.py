@@ -24,7 +24,7 @@ def deployment(tmp_path_factory):
 
 
 def measured(output, script, *words):
-    """What a measurement printed, and the result that it wrote."""
+    """Output of a measurement, and the result that it wrote."""
     said = succeed(f'benchmarks/{script}.py', *words, '--output', output)
     result = json.loads(output.read_text())
     assert {'recipe', 'versions', 'machine'} <= result.keys() and f'wrote {output}' in said

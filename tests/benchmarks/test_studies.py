@@ -19,7 +19,7 @@ ROOM = 'benchmarks/studies'
 
 
 def made(script, *words):
-    """What a script says; it must end well."""
+    """Output of a script; it must end well."""
     return succeed(f'{ROOM}/{script}', *words)
 
 

@@ -16,7 +16,7 @@ UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
 
 
 def named(directory):
-    """What the pages call it."""
+    """Name on the pages."""
     return f'{directory.parent.name}/{directory.name}'
 
 

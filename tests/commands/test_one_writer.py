@@ -1,4 +1,4 @@
-"""Whatever writes an output is refused one that another process is writing, and changes nothing."""
+"""A writer of an output is refused one that another process is writing, and changes nothing."""
 
 import pytest
 from helpers.pretrained import recipe_for as pretraining_recipe

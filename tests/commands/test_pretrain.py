@@ -1,4 +1,4 @@
-"""What follows from pre-training: pruning where the network has learnt something, more steps elsewhere."""
+"""Pruning after pre-training where the network has learnt something, more steps elsewhere."""
 
 import json
 import shlex

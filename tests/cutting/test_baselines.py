@@ -1,4 +1,4 @@
-"""What optBERT is compared with: the same budget, spent in other ways."""
+"""Baselines of optBERT: the same budget, spent in other ways."""
 
 import dataclasses
 import itertools

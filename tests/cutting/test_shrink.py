@@ -129,7 +129,7 @@ def test_cutting_copies_and_leaves_its_input_alone():
 
 
 def test_shrinking_holds_no_second_set_of_the_parameters():
-    """What it takes above its result is a few copies of the largest tensor, not a folded copy of all."""
+    """Memory above its result is a few copies of the largest tensor, not a folded copy of all."""
     architecture = network(*[(4, 16, 16, 256)] * 12, h=64)
     parameters, alphas = random_parameters(architecture), random_alphas(architecture)
     kept = {key: np.arange(60 if key == 'h' else width) for key, width in architecture.widths().items()}

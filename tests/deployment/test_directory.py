@@ -36,7 +36,7 @@ def copied(good, tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(good, monkeypatch):
-    """Whatever is refused here was never given to MXNet."""
+    """Refused files here were never given to MXNet."""
 
     def refuse(*_, **__):
         raise AssertionError('a bad file reached MXNet')
@@ -66,7 +66,7 @@ def test_fuzzed_files_are_one_clear_error(good, tmp_path_factory, name, place, b
 
 
 def replaced(name, old, new):
-    """What puts other bytes into a file of a directory, where the old ones stand first."""
+    """A change that puts other bytes into a file of a directory, where the old ones stand first."""
 
     def spoil(directory):
         content = (directory / name).read_bytes()
@@ -87,7 +87,7 @@ def no_numbers(directory):
 
 
 def says(**changes):
-    """What has the manifest of a directory say something else."""
+    """A change that has the manifest of a directory say something else."""
     return functools.partial(vouched, **changes)
 
 

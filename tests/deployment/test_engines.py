@@ -24,7 +24,7 @@ every_engine = pytest.mark.parametrize('engine', ['onnxruntime', 'openvino'])
 
 
 def answers(predictor, kind):
-    """What is said of some texts, and the numbers with it."""
+    """Answers to some texts, and the numbers with them."""
     if kind == 'encoder':
         return [], predictor.encode(TEXTS)
     predictions = list(predictor.predict(QUESTIONS if kind == 'question_answering' else TEXTS))

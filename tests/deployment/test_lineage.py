@@ -20,7 +20,7 @@ SCORES = {'dev/accuracy': 78.5, 'dev/f1': 80.0}
 
 
 def tuned_model(start):
-    """What fine-tuning writes of a start."""
+    """Output of fine-tuning of a start."""
     head = Head('classification', ('no', 'yes'), 'RTE')
     progress = Progress.from_dict({'seed': 2, 'scores': SCORES, 'epochs': [], 'kept_epoch': 1})
     arrays = saved_model(start.architecture, seed=1).parameters

@@ -1,4 +1,4 @@
-"""What texts show of an export: scores by hand, and the agreement with float32."""
+"""Measurements of an export on texts: scores by hand, and the agreement with float32."""
 
 import math
 import types

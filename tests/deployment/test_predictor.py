@@ -278,7 +278,7 @@ def test_close_sentences_have_close_embeddings(tmp_path):
 
 
 def answered(*words, **options):
-    """What the command prints of texts, a line of JSON for each."""
+    """Output of the command for texts, a line of JSON for each."""
     return [json.loads(line) for line in succeed('tools/predict.py', *words, **options).splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""What several files of fine-tuning share: data of letters, and one finished run."""
+"""Fixtures of several files of fine-tuning: data of letters, and one finished run."""
 
 import warnings
 

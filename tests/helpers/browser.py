@@ -102,7 +102,7 @@ class Page:
                 self.console.append(values['entry']['text'])
 
     def value(self, script):
-        """What a script gives, as JSON values."""
+        """Value of a script, as JSON values."""
         answer = self._send('Runtime.evaluate', expression=script, returnByValue=True)
         assert 'exceptionDetails' not in answer, answer
         return answer['result'].get('value')

@@ -93,7 +93,7 @@ class Call(tuple):
 
 
 class Reference(tuple):
-    """What stands for a storage in a pickle."""
+    """Stand-in for a storage in a pickle."""
 
 
 class Pickler(pickle._Pickler):

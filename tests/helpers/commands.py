@@ -70,7 +70,7 @@ def module_at(path):
 
 
 def call(*words, input='', cwd=ROOT):
-    """What `helpers.tiny.run` gives for a script, or for `-m` and a module, without another process.
+    """Result of a script as `helpers.tiny.run` gives it, or of `-m` and a module, without another process.
 
     A bug is a traceback and status 1, as in a process. `os.environ` and the working directory are restored.
     """
@@ -91,7 +91,7 @@ def call(*words, input='', cwd=ROOT):
 
 
 def succeed(*words, **options):
-    """What a command prints that succeeds; the words and options are those of `call`."""
+    """Output of a command that succeeds; the words and options are those of `call`."""
     done = call(*words, **options)
     assert done.returncode == 0, (words, done.stderr)
     return done.stdout
@@ -106,13 +106,13 @@ def refused(*words, **options):
 
 
 def run_without(blocked, *lines):
-    """What a program of these lines says that cannot import some packages."""
+    """Output of a program of these lines that cannot import some packages."""
     start = ['import sys', *(f'sys.modules[{name!r}] = None' for name in blocked)]
     return run('-W', 'ignore', '-c', '\n'.join([*start, *lines]))
 
 
 def on_terminal(*words, **more):
-    """What a Python program writes to a terminal of 80 columns: its parts, and when each of them came."""
+    """Output of a Python program on a terminal of 80 columns: its parts, and when each of them came."""
     primary, secondary = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, *map(str, words)], env=environment(**more), stdout=secondary, stderr=secondary

@@ -61,7 +61,7 @@ def saved_with(widths, case):
 
 
 def differences(outputs, model, case, feed):
-    """How far the outputs of an ONNX file, or some of them, are from those of a network, padding left out."""
+    """Distance of the outputs of an ONNX file, or some of them, from those of a network, without padding."""
     kind, head = CASES[case]
     wanted = run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
     valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
@@ -75,7 +75,7 @@ def differences(outputs, model, case, feed):
 
 
 def outside(python, *words, place):
-    """What a finished program of another environment printed, which cannot import this package."""
+    """Output of a finished program of another environment, which cannot import this package."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
     done = subprocess.run(
         [python, *map(str, words)],

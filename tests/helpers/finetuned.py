@@ -99,6 +99,6 @@ def squad_recipe(model, base, **more):
 
 
 def without_times(result):
-    """What two runs of the same recipe share; the tree may be committed between them."""
+    """The part that two runs of the same recipe share; the tree may be committed between them."""
     runs = tuple(dataclasses.replace(run, seconds=0.0) for run in result.runs)
     return dataclasses.replace(result, runs=runs, recipe={}, origin={})

@@ -1,4 +1,4 @@
-"""What pages of HTML are checked for."""
+"""Checks of HTML pages."""
 
 import re
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""What this processor can compute."""
+"""Abilities of this processor."""
 
 import pytest
 

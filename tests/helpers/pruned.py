@@ -59,7 +59,7 @@ def selection_of(directory):
 
 
 def results(directory):
-    """What has to be the same bits in two runs: all but recipes, which name their output, and times."""
+    """Files that have to be the same bits in two runs: not recipes, which name their output, nor times."""
     digests = {
         name: digest
         for name, digest in contents(directory).items()
@@ -102,7 +102,7 @@ def before_step(count, action, phase=''):
 
 @contextlib.contextmanager
 def interrupted_at(count, phase=''):
-    """What is trained here ends at a step, which is counted as by `before_step`."""
+    """Interrupt training here at a step, the number `count` of all steps or of those of a phase."""
     with before_step(count, mock.Mock(side_effect=Interrupted), phase), pytest.raises(Interrupted):
         yield
 

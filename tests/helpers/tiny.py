@@ -71,7 +71,7 @@ def random_selection(architecture, seed=0, *, letters='hakvf'):
 
 
 def random_inputs(architecture, *, batch=3, length=6, seed=0):
-    """What a pre-training network reads; the second sequence is half padding, the first has none."""
+    """Inputs of a pre-training network; the second sequence is half padding, the first has none."""
     generator = np.random.RandomState(seed)
     valid = generator.randint(1, length + 1, batch)
     valid[:2] = [length, max(1, length // 2)][:batch]

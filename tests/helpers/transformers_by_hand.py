@@ -1,4 +1,4 @@
-"""What Transformers' BertForPreTraining computes, in NumPy at double precision."""
+"""Transformers' BertForPreTraining, in NumPy at double precision."""
 
 import numpy as np
 from scipy.special import erf

@@ -1,5 +1,5 @@
-"""What Optimum and sentence-transformers make of exported directories: a program for the environment of a
-peer, which has both and not this package.
+"""Exported directories in Optimum and sentence-transformers: a program for the environment of a peer, which
+has both and not this package.
 
     python with_optimum.py JOBS
 

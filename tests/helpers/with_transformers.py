@@ -1,5 +1,5 @@
-"""What Transformers makes of exported directories: a program for the environment of a peer, which has Torch
-and Transformers and not this package.
+"""Exported directories in Transformers: a program for the environment of a peer, which has Torch and
+Transformers and not this package.
 
     python with_transformers.py JOBS
 

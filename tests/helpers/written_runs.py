@@ -48,7 +48,7 @@ def write_run(path, *, loss=2.0, trained=True, evaluated=True):
 
 
 def measured(score, instances=872):
-    """What a round says of a score, or of a text of marks, 1 for every instance that was answered right."""
+    """A score of a round, or a text of marks, 1 for every instance that was answered right."""
     marks = {}
     if isinstance(score, str):
         marks, instances = {'right': score}, len(score)

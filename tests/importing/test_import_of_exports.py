@@ -1,4 +1,4 @@
-"""What is exported for Transformers comes back as the same model."""
+"""An export for Transformers comes back as the same model."""
 
 import dataclasses
 import json

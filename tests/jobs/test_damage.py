@@ -1,4 +1,4 @@
-"""What befalls long runs, done to one: full and read-only disks, shards that vanish or rot, and weights
+"""Mishaps of long runs, done to one: full and read-only disks, shards that vanish or rot, and weights
 that overflow.
 """
 

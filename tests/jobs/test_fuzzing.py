@@ -59,7 +59,7 @@ LONGEST_MESSAGE = 20_000  # characters; every problem of a recipe is said, but n
 
 
 class Audit:
-    """What Python reports of itself (PEP 578) while a case is read; the hook stays installed, as hooks do."""
+    """Reports of Python on itself (PEP 578) while a case is read; the hook stays installed, as hooks do."""
 
     def __init__(self):
         self.inside = None

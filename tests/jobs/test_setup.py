@@ -1,4 +1,4 @@
-"""What setup.py promises, what the machine is told that it lacks, and that an installation is made once."""
+"""Promises of setup.py, what the machine is told that it lacks, and that an installation is made once."""
 
 import importlib.metadata
 import os
@@ -31,7 +31,7 @@ def constraints():
 
 @pytest.fixture(scope='module')
 def declared():
-    """What setup.py hands to setuptools, without running a command."""
+    """Arguments of setup.py to setuptools, without running a command."""
     from setuptools import distutils
 
     before = os.getcwd()

@@ -1,4 +1,4 @@
-"""What is read of a network that runs layer by layer."""
+"""States of a network that runs layer by layer."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a pruning run refuses: contradictory recipes, and networks and shards that do not suit it."""
+"""Refusals of a pruning run: contradictory recipes, and networks and shards that do not suit it."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ def test_contradictory_recipe_is_refused_by_name(change, named):
 
 @pytest.fixture
 def refused(shards_directory, model_directory, tmp_path):
-    """What a run says that is refused, before there is anything at its output."""
+    """Message of a run that is refused, before there is anything at its output."""
 
     def refusal(**more):
         recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', **more)

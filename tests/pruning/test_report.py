@@ -1,4 +1,4 @@
-"""What pruning.md says of a run: which differences of its losses are larger than chance."""
+"""The page pruning.md of a run: which differences of its losses are larger than chance."""
 
 import dataclasses
 import json

@@ -124,7 +124,7 @@ def test_a_rung_that_cannot_be_cut_is_refused(search_of, tmp_path, targets, mess
 
 
 class Killed(BaseException):
-    """What nothing catches."""
+    """An exception that nothing catches."""
 
 
 def test_a_search_that_was_moved_takes_its_interrupted_trial_up(search_of, tmp_path, monkeypatch):

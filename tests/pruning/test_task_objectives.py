@@ -436,7 +436,7 @@ def test_two_workers_prune_as_one_does(recipe_of, place, models, tmp_path):
 
 
 def scores_on_sample(output):
-    """What the network of the first round gives on the inputs that the run left."""
+    """Scores of the network of the first round on the inputs that the run left."""
     saved = read_model(output / 'round-1' / 'model')
     network = build(saved.architecture, saved.parameters, head=saved.head, use_decoder=False, trainable=False)
     with np.load(output / 'inputs.npz') as inputs:

@@ -1,4 +1,4 @@
-"""What plots and pages show of widths, gates and losses is what the runs and the paper say."""
+"""Plots and pages show of widths, gates and losses what the runs and the paper say."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What pages and plots say of runs that pruned a network for its task."""
+"""Pages and plots of runs that pruned a network for its task."""
 
 import dataclasses
 import json

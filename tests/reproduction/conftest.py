@@ -1,4 +1,4 @@
-"""What several files of tables share: tasks of letters, a base, and one finished table."""
+"""Fixtures of several files of tables: tasks of letters, a base, and one finished table."""
 
 import pytest
 from helpers.commands import succeed

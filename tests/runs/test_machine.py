@@ -125,7 +125,7 @@ UNSET = ['env', *(word for name in (*machine.SETTINGS, 'OMP_WAIT_POLICY') for wo
 
 
 def said_by(program, **variables):
-    """What a program prints, started without settings but for these environment variables."""
+    """Output of a program, started without settings but for these environment variables."""
     words = [*UNSET, sys.executable, '-c', program]
     return subprocess.run(
         words, env=environment(**variables), cwd=str(ROOT), check=True, capture_output=True, text=True

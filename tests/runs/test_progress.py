@@ -1,4 +1,4 @@
-"""What progress.json holds: read, changed and written again, and nothing else changes."""
+"""Contents of progress.json: read, changed and written again, and nothing else changes."""
 
 import json
 

@@ -36,7 +36,7 @@ def read_soup(output):
 
 @pytest.fixture(params=['at its output', 'beside its output'])
 def read(request):
-    """What reads a finished run: nothing where the run writes to its output from the beginning."""
+    """Reader of a finished run: nothing where the run writes to its output from the beginning."""
     return None if request.param == 'at its output' else read_soup
 
 

@@ -80,7 +80,7 @@ def test_second_interruption_ends_the_process_at_once(heeded, capfd):
 
 @pytest.fixture
 def ready():
-    """What a forked process sets when it is ready."""
+    """Event that a forked process sets when it is ready."""
     return multiprocessing.get_context('fork').Event()
 
 

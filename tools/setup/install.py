@@ -68,7 +68,7 @@ class StepFailed(Exception):
 
 
 def missing_here(*, mpi: bool) -> list[str]:
-    """What the installation needs and this machine lacks: one line each, with the way out."""
+    """Needs of the installation that this machine lacks: one line each, with the way out."""
     version = 'python{}.{}'.format(*sys.version_info)
     if platform.python_implementation() != 'CPython' or version not in ('python3.10', 'python3.11'):
         return [
@@ -124,7 +124,7 @@ def recorded() -> dict:
 
 
 def identity() -> list[str]:
-    """What an environment is bound to."""
+    """Facts that an environment is bound to."""
     return [str(ROOT), platform.python_version(), os.path.realpath(sys.base_prefix)]
 
 
@@ -186,7 +186,7 @@ def base(*, gpu: bool) -> list[str]:
 
 
 def install_base(*, gpu: bool) -> None:
-    """What the builds of Horovod and GluonNLP need: MXNet, NumPy and tools."""
+    """Install what the builds of Horovod and GluonNLP need: MXNet, NumPy and tools."""
     pip('install', *base(gpu=gpu))
 
 

@@ -67,7 +67,7 @@ class Failed(Exception):
 
 
 def call(*words: object, cwd: Path) -> str:
-    """What a program prints, without anything of this environment; Failed if it fails."""
+    """Output of a program, without anything of this environment; Failed if it fails."""
     drop = ('PYTHONPATH', 'PYTHONHOME', 'VIRTUAL_ENV', 'PIP_CONSTRAINT', 'PIP_TARGET', 'PIP_PREFIX')
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment.update(PYTHONNOUSERSITE='1', PIP_DISABLE_PIP_VERSION_CHECK='1', PIP_NO_INPUT='1')
