@@ -2,10 +2,8 @@
 
 import functools
 import shutil
-import struct
 
 import mxnet as mx
-import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.exported import UNEVEN, load_deployment, vouched
@@ -16,7 +14,6 @@ from hypothesis import HealthCheck, given, strategies as st
 from gluon_optbert.deployment import mxnet_network
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL
 from gluon_optbert.deployment.export import export
-from gluon_optbert.runs.mxnet_arrays import BFLOAT16, read_arrays, write_arrays
 
 FILES = [SYMBOL, PARAMETERS, 'architecture.json', 'vocab.txt', 'manifest.json']
 
@@ -76,16 +73,6 @@ def replaced(name, old, new):
     return spoil
 
 
-def no_numbers(directory):
-    arrays = read_arrays(directory / PARAMETERS)
-    values = arrays['arg:encoder.transformer_cells.0.proj.weight']
-    if values.dtype == BFLOAT16:
-        values.view(np.uint16)[0, 0] = 0xFF80
-    else:
-        values[0, 0] = np.nan
-    write_arrays(directory / PARAMETERS, arrays)
-
-
 def says(**changes):
     """A change that has the manifest of a directory say something else."""
     return functools.partial(vouched, **changes)
@@ -94,10 +81,6 @@ def says(**changes):
 @pytest.mark.parametrize(
     'spoil, message',
     [
-        (replaced(SYMBOL, b'"softmax"', b'"log_softmax"'), 'not the network'),
-        (replaced(PARAMETERS, struct.pack('<qq', 32, 8), struct.pack('<qq', 1 << 40, 8)), 'word_embed'),
-        (replaced(PARAMETERS, b'arg:pooler.bias', b'aux:pooler.bias'), 'the name'),
-        (no_numbers, 'proj.weight has values that are NaN or infinite'),
         (replaced('architecture.json', b'"vocab_size": 32', b'"vocab_size": 2000000000'), 'vocabulary'),
         (lambda directory: (directory / 'architecture.json').unlink(), 'lacks architecture.json'),
         (says(computes='task'), 'manifest.json: computes'),
