@@ -75,6 +75,7 @@ ENCODERS = {  # a number for the seed follows
     'half, trained gates': 'long-alpha-2-1300',
     'three of six layers': 'long-layers-2-1300',
     'a third, trained gates': 'long-alpha-3-1300',
+    'a third of the time, trained gates': 'long-time-3-1300',
     'two of six layers': 'long-layers-3-1300',
 }
 
