@@ -123,11 +123,11 @@ class Head:
         tasks = {''.join(filter(str.isalnum, head.task.lower())) for head in (self, other)} - {''}
         if self.kind != other.kind or len(self.labels) != len(other.labels) or len(tasks) > 1:
             return None
-        rows = []
-        for label in self.labels:
-            words = {label, self.name_of(label)}
-            words = words & {*other.numbers} or {word.casefold() for word in words} & {*other.numbers}
-            rows.append({other.numbers[word] for word in words})
+        rows, numbers = [], other.numbers
+        for label, name in zip(self.labels, self.names or self.labels):
+            words = {label, name}
+            words = words & numbers.keys() or {word.casefold() for word in words} & numbers.keys()
+            rows.append({numbers[word] for word in words})
         found = [row for places in rows for row in places]
         return found if all(len(places) == 1 for places in rows) and len({*found}) == len(found) else None
 

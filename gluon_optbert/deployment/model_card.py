@@ -182,7 +182,7 @@ def plain(text: Any) -> str:
 def millions(count: float) -> str:
     """A number of parameters or operations, such as ``13.6 M``."""
     for unit, size in (('G', 1e9), ('M', 1e6), ('k', 1e3)):
-        if count >= size:
+        if round(count / size * 1000, 1) >= 1000:
             return f'{count / size:.1f} {unit}'
     return f'{count:.0f}'
 

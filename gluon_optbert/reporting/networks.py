@@ -45,7 +45,7 @@ def read_json(path: Path) -> Any:
 def in_millions(parameters: float) -> str:
     """A number of parameters with three digits, e.g. ``88.1 M``."""
     millions = parameters / 1e6
-    return f'{millions:.{0 if millions >= 100 else 1 if millions >= 10 else 2}f} M'
+    return f'{millions:.{0 if millions >= 99.95 else 1 if millions >= 9.995 else 2}f} M'
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:

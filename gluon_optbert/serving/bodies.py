@@ -24,6 +24,7 @@ from .settings import ServiceSettings
 LONGEST_ID = 200  # characters
 SEVERAL = 'instances'
 _SHOWN_KEY = 40  # characters of a key that a client chose
+_TAGS = frozenset(('#question', '#pair', '#one', '#several'))  # of the forms of a body
 # of pydantic's errors, those with status 413, and those that are said in plainer words
 _TOO_LARGE = {'string_too_long', 'too_long'}
 _WORDS = {
@@ -151,7 +152,7 @@ def refusal_of(errors: Sequence[dict[str, Any]]) -> tuple[int, str]:
     for part in parts:
         if isinstance(part, int):
             place += f'[{part}]'
-        elif not part.startswith('#'):  # which is a tag
+        elif part not in _TAGS:
             place += ('.' if place else '') + (part if part.isidentifier() else ascii(part[:_SHOWN_KEY]))
     words = _WORDS.get(kind, first['msg'])
     return 413 if kind in _TOO_LARGE else 422, f'{place[:200] or "the body"}: {words}'

@@ -22,7 +22,7 @@ from gluon_optbert.deployment.description import Deployment, onnx_entry, read_de
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
-from gluon_optbert.deployment.model_card import FORMATS, model_card, plain
+from gluon_optbert.deployment.model_card import FORMATS, millions, model_card, plain
 from gluon_optbert.runs.progress import HeldOut, TaskScores
 from gluon_optbert.text.tokenizer import TokenizerSettings, vocabulary_of
 
@@ -200,6 +200,14 @@ def test_names_are_shown_and_not_obeyed(text):
     reader = markdown.MarkdownIt('commonmark', {'html': True}).enable('table')
     elements = set(re.findall(r'<([a-zA-Z]\w*)', reader.render(card.split('---\n', 2)[2])))
     assert all(re.fullmatch('h1|h2|p|table|thead|tbody|tr|th|td|pre|code|ul|li', one) for one in elements)
+
+
+@pytest.mark.parametrize('count', [999_949, 999_950, 999_999, 1e6, 13_560_000, 999.96e6])
+def test_a_count_is_below_a_thousand_of_its_unit(count):
+    number, unit = millions(count).split()
+    size = {'k': 1e3, 'M': 1e6, 'G': 1e9}[unit]
+    assert 1 <= float(number) < 1000
+    assert float(number) * size == pytest.approx(count, abs=0.051 * size)
 
 
 @given(st.text(alphabet=st.characters(blacklist_categories=()), max_size=40))

@@ -12,6 +12,7 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.reporting.networks import (
     Measured,
     Score,
+    in_millions,
     networks_of_runs,
     read_run,
     with_model,
@@ -224,3 +225,10 @@ def test_results_and_models_alone_are_compared_with_the_largest():
 def test_result_of_an_earlier_version_has_no_majority():
     (network,) = tuned([], dataclasses.replace(result_of(BASE, 79.5, 80.5), majority=None))
     assert network.scores[TASK].text() == '80.0 ± 0.7'
+
+
+@pytest.mark.parametrize('parameters', [88.1e6, 9.994e6, 9.996e6, 22.7e6, 99.94e6, 99.96e6, 108.3e6])
+def test_parameters_have_three_digits(parameters):
+    shown = in_millions(parameters).removesuffix(' M')
+    assert len(shown.replace('.', '')) == 3
+    assert float(shown) == pytest.approx(parameters / 1e6, rel=5e-3)

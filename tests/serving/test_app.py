@@ -201,6 +201,7 @@ def test_hosts_are_answered_by_name(names):
         (b'[' * 100_000, 'sentences', 400, 'not JSON that can be read'),
         ({'text': '\ud800'}, 'sentences', 422, 'surrogate'),
         ({'text': 'a', 'x\n<b>': 'a'}, 'sentences', 422, "'x\\n<b>': is not read"),
+        ({'text': 'a', '#x': 'a'}, 'sentences', 422, "'#x': is not read"),
         ({'text': ' \n\t'}, 'sentences', 422, 'text: is empty'),
         ({'text': 'a' * 21}, 'sentences', 413, 'at most 20'),
         ({'text': 'a', 'id': 'b' * (LONGEST_ID + 1)}, 'sentences', 413, 'id: '),
