@@ -140,10 +140,15 @@ def main(argv=None):
         ]
         if read_description(directories[0]).precision != 'float32':
             raise ValueError(f'{recipe.deployments[0]}: the first has to be an export in float32')
+        # one that is given twice shows the noise
+        names = [
+            str(name) if recipe.deployments.count(name) == 1 else f'{name}, {i + 1}'
+            for i, name in enumerate(recipe.deployments)
+        ]
         timed: list[Timed] = []
         for engine in recipe.engines:
-            for name, directory in zip(recipe.deployments, directories):
-                for worker in start_export(str(name), directory, engine, recipe.peers):
+            for name, directory in zip(names, directories):
+                for worker in start_export(name, directory, engine, recipe.peers):
                     stack.callback(worker.close)
                     timed.append(worker)
         for peer in recipe.against:
