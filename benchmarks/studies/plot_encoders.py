@@ -73,7 +73,7 @@ def draw(
                 if own[0] in one:
                     known.append(point)
                     values.append(np.mean([score_of(one, part, gold) for part in own]))
-                    spread = [apart(one, scores[parent], part, gold)[1] for part in own]
+                    spread = [apart([one], scores[parent], part, gold)[1] for part in own]
                     errors.append(np.linalg.norm(spread) / len(own))
             if values and 'flops' in scores[points[0].rpartition('@')[2]]:
                 axes.errorbar(

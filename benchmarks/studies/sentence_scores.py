@@ -18,7 +18,7 @@ import functools
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.progress import score_text, spread
+from gluon_optbert.runs.progress import paired_error, score_text, spread
 
 SETS = ('squad', 'wiki')
 RESAMPLED = 1000  # times, for the error of a difference of rank correlations
@@ -62,20 +62,28 @@ def correlations(cosines: tuple[float, ...], gold: tuple[float, ...]) -> np.ndar
 
 
 def apart(
-    one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray
+    runs: Sequence[Mapping[str, Any]], other: Mapping[str, Any], name: str, gold: np.ndarray
 ) -> tuple[float, float]:
-    """Difference between `one` and `other`, paired, and its standard error."""
+    """Mean difference between runs of one way and `other`, paired, and its standard error: that of pairs or
+    queries and, of several runs, that of their seeds.
+    """
     if name == 'pairs':
-        mean = 100 * np.subtract(*(spearmanr(x['pairs'], gold)[0] for x in (one, other)))
-        drawn = np.subtract(*(correlations(tuple(x['pairs']), tuple(gold)) for x in (one, other)))
-        return mean, float(np.std(100 * drawn, ddof=1))
-    gained = gains(one[name]) - gains(other[name if name in other else name.split(' ')[0]])
-    return gained.mean(), gained.std(ddof=1) / len(gained) ** 0.5
+        score = spearmanr(other['pairs'], gold)[0]
+        by_run = [100 * (spearmanr(one['pairs'], gold)[0] - score) for one in runs]
+        drawn = np.mean([correlations(tuple(one['pairs']), tuple(gold)) for one in runs], axis=0)
+        error = float(np.std(100 * (drawn - correlations(tuple(other['pairs']), tuple(gold))), ddof=1))
+    else:
+        known = gains(other[name if name in other else name.split(' ')[0]])
+        gained = np.array([gains(one[name]) - known for one in runs])
+        by_run, error = gained.mean(axis=1).tolist(), gained.mean(axis=0).std(ddof=1) / len(known) ** 0.5
+    return float(np.mean(by_run)), float(np.hypot(error, paired_error(by_run) or 0))
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str, gold: np.ndarray) -> str:
+def difference(
+    runs: Sequence[Mapping[str, Any]], other: Mapping[str, Any], name: str, gold: np.ndarray
+) -> str:
     """`apart`, as text."""
-    mean, error = apart(one, other, name, gold)
+    mean, error = apart(runs, other, name, gold)
     return f'{mean:+.{DIGITS[name]}f} ± {error:.{DIGITS[name]}f}'
 
 
@@ -90,37 +98,28 @@ def score_of(one: Mapping[str, Any], name: str, gold: np.ndarray) -> float:
 
 
 def seeds_table(points: Mapping[str, Any], gold: np.ndarray) -> list[str]:
-    """Scores of the seeds of every way, and how they differ from those of the first way."""
-    scores: dict[str, dict[str, dict[str, float]]] = {}  # by way, name and seed
-    for label, one in points.items():
+    """Mean scores of the ways that have several runs, and how they differ from the parent."""
+    (_, parent), *others = points.items()
+    ways: dict[str, list[Mapping[str, Any]]] = {}
+    for label, one in others:
         way, _, seed = label.rpartition('-')
         if way and seed.isdigit():
+            ways.setdefault(way, []).append(one)
+    rows = []
+    for way, runs in ways.items():
+        if len(runs) > 1:
+            row = [way, str(len(runs))]
             for name in NAMES:
-                by_seed = scores.setdefault(way, {}).setdefault(name, {})
-                if name in one:
-                    by_seed[seed] = score_of(one, name, gold)
-    scores = {way: own for way, own in scores.items() if len(own['pairs']) > 1}
-    if not scores:
+                if not all(name in one for one in runs):  # of another width than the parent
+                    row.append('')
+                    continue
+                text = score_text(*spread([score_of(one, name, gold) for one in runs]), digits=DIGITS[name])
+                row.append(f'{text} ({difference(runs, parent, name, gold)})')
+            rows.append(row)
+    if not rows:
         return []
-    first, rows, others = next(iter(scores)), [], []
-    for way, own in scores.items():
-        row, differences = [way], [way]
-        for name, by_seed in own.items():
-            known, digits = scores[first][name], DIGITS[name]
-            row.append(score_text(*spread(list(by_seed.values())), digits=digits) if by_seed else '')
-            both = [by_seed[seed] - known[seed] for seed in by_seed if seed in known]
-            mean, deviation = spread(both) if both else (None, None)
-            told = '' if mean is None else f'{mean:+.{digits}f}'
-            if deviation is not None:
-                told += f' ± {deviation / len(both) ** 0.5:.{digits}f}'
-            differences.append(told)
-        rows.append(row)
-        others.append(differences)
-    parts = ['Mean and standard deviation over seeds:', markdown_table(['way', *HEAD], rows)]
-    if others[1:]:
-        parts.append(f'To {first} with the same seed, mean and its standard error over seeds:')
-        parts.append(markdown_table(['way', *HEAD], others[1:]))
-    return parts
+    said = 'Mean and standard deviation over seeds, and the mean difference to the parent:'
+    return [said, markdown_table(['way', 'runs', *HEAD], rows)]
 
 
 def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
@@ -134,11 +133,11 @@ def table_of(points: Mapping[str, Any], gold: np.ndarray) -> str:
         for name in NAMES:
             cell = f'{score_of(one, name, gold):.{DIGITS[name]}f}' if name in one else ''
             if cell and one is not parent:
-                cell += f' ({difference(one, parent, name, gold)})'
+                cell += f' ({difference([one], parent, name, gold)})'
             row.append(cell)
         rows.append(row)
     for label, one in others[1:]:
-        found = (difference(one, others[0][1], name, gold) if name in one else '' for name in NAMES)
+        found = (difference([one], others[0][1], name, gold) if name in one else '' for name in NAMES)
         to_first.append([label, *found])
     parts = [
         markdown_table(['network', 'parameters', 'FLOPs', *HEAD], rows),
