@@ -10,10 +10,18 @@ from helpers.pruned import alphas_of, recipe_for, selection_of
 from helpers.tiny import network
 
 from gluon_optbert.architecture.cost import ParameterCost
-from gluon_optbert.cutting.baselines import random_scores
+from gluon_optbert.cutting.baselines import fisher_scores, random_scores, rearranged
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, read_model
-from gluon_optbert.pruning.methods import METHODS, Cut, Method, head_importance, relative, value_projections
+from gluon_optbert.pruning.methods import (
+    METHODS,
+    Cut,
+    Method,
+    fisher,
+    head_importance,
+    relative,
+    value_projections,
+)
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import RecipeError
@@ -89,6 +97,20 @@ def cut_of(**settings):
     model, cost = SavedModel(network(), {}, None), ParameterCost()
     phase = Phase('importance', 1, 1)
     return Cut(model, recipe, 1, cost, 0.5 * cost.cost(network()), None, phase)
+
+
+def test_squared_gradients_rank_for_their_price_and_stay_by_what_units_cost_together():
+    """A width that has no gradients is left alone."""
+    cut, random = cut_of(method='fisher'), np.random.RandomState(2)
+    prices, widths = cut.cost.prices(network()), network().widths()
+    measured = {key: random.normal(size=(3, width)) for key, width in widths.items() if key != 'h'}
+    scores = fisher(cut, measured)
+    alone = {'h': np.ones(8), **fisher_scores(measured, prices)}
+    first, kept = (METHODS['fisher'].select(cut, values).kept for values in (alone, scores))
+    together = {key: rearranged(values, first[key]) for key, values in measured.items()}
+    assert any(not np.array_equal(units, first[key]) for key, units in together.items())
+    assert all(np.array_equal(kept[key], units) for key, units in together.items())
+    assert all(sorted(scores[key]) == sorted(alone[key]) for key in widths)
 
 
 def test_a_common_factor_of_the_gates_of_a_width_changes_no_relative_ranking():
