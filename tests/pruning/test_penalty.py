@@ -86,6 +86,15 @@ def test_hard_concrete_draws_are_open_as_often_as_its_probability_says():
         )
 
 
+def test_hard_concrete_gates_are_those_of_the_paper():
+    """By its formulas (11) and (13), with a temperature of 2/3 over an interval from -0.1 to 1.1."""
+    for odds in (-1.0, 0.0, 1.0):
+        sigmoid = 1 / (1 + np.exp(-odds))
+        assert HardConcreteGate.value(np.array(odds)) == pytest.approx(1.2 * sigmoid - 0.1)
+        wanted = 1 / (1 + np.exp(2 / 3 * np.log(0.1 / 1.1) - odds))
+        assert HardConcreteGate.open_probability(odds) == pytest.approx(wanted)
+
+
 def test_gates_start_open_and_fixed_ones_are_never_drawn_shut():
     assert all(kind.value(np.array([kind.OPEN])) == 1.0 for kind in (Gate, HardConcreteGate))
     gate = HardConcreteGate(1000)
