@@ -22,8 +22,8 @@ def many(tmp_path_factory):
     return write_shards(tmp_path_factory.mktemp('many') / 'shards', heldout=(FEW_INSTANCES,))
 
 
-def doubted(shards, *, progress=None, **more):
-    start = saved_model(WIDE)
+def doubted(shards, *, architecture=WIDE, progress=None, **more):
+    start = saved_model(architecture)
     start = dataclasses.replace(start, progress=start.progress.updated(**(progress or {})))
     recipe = recipe_for(shards, 'models/base', 'runs/pruned', **{**SANE, **more})
     return doubts(PretrainingObjective(recipe, start, Workers()))
@@ -40,10 +40,12 @@ def guessed(shards):
         ({'target': 0.05}, 'a uniform cut k 5, v 5 or less'),
         ({'target': 0.2, 'prune': 'af', 'objective': 'flops'}, 'a uniform cut a 1'),
         ({'target': 0.4, 'prune': 'f', 'objective': 'parameters'}, None),
+        ({'target': 0.83, 'prune': 'f', 'objective': 'parameters'}, 'a uniform cut f 6'),
         ({'alpha_steps': 9}, 'by about 0.45 in 9 steps of 0.05'),
         ({'alpha_steps': 10}, None),
         ({'alpha_steps': 9, 'alpha_optimizer': 'sgd'}, None),
         ({'alpha_steps': 9, 'method': 'fisher'}, None),
+        ({'alpha_steps': 9, 'penalty': 'l0'}, None),
         ({'evaluation_limit': 40}, 'there are 40 held-out instances'),
     ],
 )
@@ -51,6 +53,18 @@ def test_what_can_tell_little_is_doubted_by_its_reason_and_flag(many, more, word
     found = doubted(many, **more)
     assert len(found) == (words is not None), found
     assert words is None or (words in found[0] and '--' in found[0])
+
+
+@pytest.mark.parametrize(
+    'architecture, more',
+    [
+        (network(), {'target': 0.5}),  # whose layers were narrow before
+        (WIDE, {'target': 0.05, 'method': 'layers'}),
+        (WIDE, {'target': 0.83, 'method': 'blocks', 'prune': 'f'}),
+    ],
+)
+def test_layers_that_were_narrow_or_stay_as_wide_are_no_doubt(many, architecture, more):
+    assert doubted(many, architecture=architecture, **more) == []
 
 
 @pytest.mark.parametrize('above, labels, doubtful', [(0.1, None, 1), (-0.1, None, 0), (0.1, 'none', 0)])
