@@ -10,7 +10,13 @@ from helpers.tiny import contents, network, write_saved_model
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.pruning import latency
-from gluon_optbert.pruning.latency import LatencyRecipe, check_predictions, fit_latency, time_rounds
+from gluon_optbert.pruning.latency import (
+    LatencyRecipe,
+    check_predictions,
+    fit_coefficients,
+    fit_latency,
+    time_rounds,
+)
 
 TRUE = dict(zip(LATENCY_FEATURES, (0.3, 0.05, 0.02, 1e-4, 2e-3, 1e-5, 3e-5, 1e-5, 4e-7, 3e-7, 2e-7)))
 
@@ -45,6 +51,21 @@ def test_the_error_is_that_of_networks_that_were_not_fitted(linear, tmp_path):
     linear[1] = 2.0  # the second network is in the half that is held out
     errors = fit_latency(recipe_of(tmp_path / 'latency.json'))['relative_error']
     assert errors['largest'] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_it_is_the_relative_error_that_is_fitted():
+    """Of the times 1 and 3: (c - 1)² + (c / 3 - 1)² is least at 6/5, and absolute errors are at 2."""
+    fitted = LatencyCost(fit_coefficients([network()] * 2, np.array([1.0, 3.0])), 1, 16)
+    assert fitted.cost(network()) == pytest.approx(1.2)
+
+
+def test_predictions_are_those_of_the_first_and_the_last_network():
+    cost, ends = LatencyCost(TRUE, 1, 16), [network((2, 4, 4, 8)), network((1, 4, 4, 8))]
+    found = check_predictions(
+        cost, [ends[0], network(), ends[1]], {'milliseconds': {'1x16': [3.0, 2.0, 1.0]}}
+    )
+    wanted = {'before': (cost.cost(ends[0]), 3.0), 'finished': (cost.cost(ends[1]), 1.0)}
+    assert {name: (one['predicted_ms'], one['measured_ms']) for name, one in found.items()} == wanted
 
 
 @pytest.mark.parametrize('spoil', ['', '[]', '{"coefficients": {}, "batch": 1, "length": 1}', 'negative'])
