@@ -12,7 +12,7 @@ from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection
-from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates
+from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates, overlap_of
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.report import agreement_of, gates_record, readable
 from gluon_optbert.runs.failures import Terminated
@@ -51,6 +51,11 @@ def last_step(training, most=200):
 )
 def test_a_selection_settles_when_it_has_stayed_the_same_over_a_window(earliest, scores, stop):
     assert last_step(training_with(Settling(10, 1.0, earliest), scores)) == stop
+
+
+def test_an_overlap_is_the_share_of_the_larger_selection():
+    one, other = ({'f0': np.arange(units), 'h': np.arange(3)} for units in (2, 5))
+    assert overlap_of(one, other) == overlap_of(other, one) == 5 / 8 and overlap_of(one, one) == 1
 
 
 def test_resumed_training_stops_at_the_same_step_with_the_same_record():
