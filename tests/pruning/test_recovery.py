@@ -1,10 +1,14 @@
 """Recovery keeps the best network that was measured."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.tiny import write_saved_model
 
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.pruning.recovery import fit_is_worse
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.pretrain import Pretraining
 
 SHORT = {'targets': (0.8,), 'alpha_steps': 1, 'recovery_steps': 6, 'batch_size': 4, 'evaluate_every': 2}
@@ -31,6 +35,14 @@ def test_the_best_measured_step_is_kept(pruned, tmp_path, monkeypatch, keep_best
     saved = read_model(tmp_path / 'run' / 'round-1' / 'model')
     assert saved.progress.trained_steps == 1000 + (step or 6)
     assert ('step 4 of recovery' in (tmp_path / 'run' / 'pruning.md').read_text()) == keep_best
+
+
+@pytest.mark.parametrize('after, worse', [(1.0, False), (1.1, True), (float('nan'), True), (None, False)])
+def test_a_fit_without_a_finite_loss_is_worse_and_one_that_was_not_measured_is_not(after, worse):
+    recipe, objective = SimpleNamespace(keep_best=True), SimpleNamespace(states_alone=False)
+    run = SimpleNamespace(recipe=recipe, objective=objective, recovers=True, number=1, workers=Workers())
+    measured = [None] * 2 if after is None else [SimpleNamespace(loss=loss) for loss in (1.0, after)]
+    assert fit_is_worse(run, (None, None), measured) == worse
 
 
 @pytest.mark.parametrize('keep_best', [True, False])
