@@ -23,9 +23,10 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import summary
-from gluon_optbert.pruning.run import Run
+from gluon_optbert.pruning.run import Run, smaller
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.objective import Phase
 
 ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
@@ -185,3 +186,9 @@ def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directo
     rounds = [Run(objective, number, None, objective.round_steps(), None) for number in (1, 2)]
     begun = [run.phase(name).first_batch for run in rounds for name in ('gates', 'recovery')]
     assert begun == [100, 103, 107, 110]  # gates of 3 steps, recovery of 4, twice
+
+
+def test_text_of_batches_that_are_counted_in_tokens_begins_where_they_do():
+    phase = smaller(Phase('importance', 2, 8, batch_tokens=64, first_batch=3))
+    assert (phase.batch_tokens, phase.first_batch, phase.steps) == (16, 12, 2)
+    assert smaller(Phase('importance', 2, 8, first_batch=3)) == Phase('importance', 2, 8, first_batch=3)
