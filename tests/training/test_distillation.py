@@ -73,14 +73,15 @@ def parts_of(loss):
     return dict(zip(loss.losses, np.array(sums) / loss.totals(batch)))
 
 
-def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
+@pytest.mark.parametrize('temperature', [2.0, 0.5])
+def test_scores_are_a_mean_over_the_masked_tokens(shards_directory, temperature):
     teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
-    loss = objective(shards_directory, student, teacher, Match.whole(network()))
+    loss = objective(shards_directory, student, teacher, Match.whole(network()), temperature=temperature)
     batch = next(loss.batches(PHASE, 0))
     outputs = loss.model(*feed_of(batch, INPUTS).values()), loss.teacher.outputs(batch, slice(None)).heads
-    own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
-    divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
-    assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
+    own, wanted = (log_softmax(scores[-1].asnumpy() / temperature, axis=-1) for scores in outputs)
+    divergence = (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
+    assert parts_of(loss)['scores'] == pytest.approx(temperature**2 * divergence.mean(), rel=1e-4)
 
 
 def test_narrower_student_is_compared_on_the_units_and_layers_that_it_has(shards_directory):
@@ -129,6 +130,12 @@ def test_teacher_of_another_shape_is_refused():
         check_teacher(wide, student, units=True, layers=False, source='t')
     with pytest.raises(ValueError, match='h = 8 and 3 layers.*--teacher-weights states=0$'):
         check_teacher(deep, student, units=True, layers=True, source='t')
+
+
+@pytest.mark.parametrize('part', ['states', 'last', 'cosines', 'embeddings', 'relations', 'scores'])
+def test_units_are_compared_one_by_one_by_states_and_cosines_alone(part):
+    none = dict.fromkeys(('labels', 'scores', 'states'), 0.0)
+    assert Weights(**{**none, part: 0.5}).same_width == (part in ('states', 'last', 'cosines'))
 
 
 def test_similarities_are_compared_over_all_pairs_of_sentences():
