@@ -55,25 +55,25 @@ def test_gradient_norm_is_exact_over_millions_of_elements():
     assert norm == pytest.approx(wanted, rel=1e-5)
 
 
-def test_adamw_takes_the_steps_of_pytorchs():
+@pytest.mark.parametrize('beta2', [None, 0.9])
+def test_adamw_takes_the_steps_of_pytorchs(beta2):
     """By its formula, in float64; gradients as small as epsilon, so that epsilon counts."""
     random = np.random.RandomState(1)
     weight = random.standard_normal(5)
     parameter = gluon.Parameter('weight', shape=(5,))
     parameter.initialize()
     parameter.set_data(mx.nd.array(weight))
-    optimizer = Optimizer(
-        {'weight': parameter}, 'adamw', weight_decay=0.1, decayed=['weight'], workers=Workers()
-    )
-    first, second = np.zeros(5), np.zeros(5)
+    settings = {'weight_decay': 0.1, 'decayed': ['weight'], 'beta2': beta2}
+    optimizer = Optimizer({'weight': parameter}, 'adamw', **settings, workers=Workers())
+    first, second, beta2 = np.zeros(5), np.zeros(5), beta2 or 0.999
     for step in range(1, 6):
         gradient = random.standard_normal(5) * 1e-6
         with autograd.record():
             loss = (parameter.data() * mx.nd.array(gradient)).sum()
         loss.backward()
         optimizer.update(0.01, step=step)
-        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        direction = first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-6)
+        first, second = 0.9 * first + 0.1 * gradient, beta2 * second + (1 - beta2) * gradient**2
+        direction = first / (1 - 0.9**step) / (np.sqrt(second / (1 - beta2**step)) + 1e-6)
         weight = weight - 0.01 * (direction + 0.1 * weight)
     np.testing.assert_allclose(parameter.data().asnumpy(), weight, rtol=2e-6)  # of float32, over five steps
 

@@ -138,6 +138,15 @@ def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tm
     }
 
 
+def test_optimizer_and_schedule_are_those_of_the_recipe(shards_directory, tmp_path):
+    more = {'beta2': 0.98, 'weight_decay': 0.3, 'clip_norm': 2.0, 'learning_rate': 0.4, 'warmup': 0.5}
+    recipe = recipe_for(shards_directory, tmp_path / 'model', **more)
+    optimizer = recipe.weight_optimizer(build(network()), Workers())
+    made = optimizer._trainer._optimizer
+    assert (made.beta2, made.wd, optimizer._clip_norm) == (0.98, 0.3, 2.0)
+    assert [recipe.schedule(4)(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.4, 0.2])
+
+
 @pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
 def test_heads_are_trained_with_everything_else_frozen(pretrained, tmp_path, parts):
     """After a recovery of 1,000 steps, of which the tenth was kept; in a network that was cut."""
