@@ -6,8 +6,11 @@ from helpers.examples import examples
 from helpers.tiny import network, saved_model
 from hypothesis import given, strategies as st
 
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
+from gluon_optbert.network.running import run
 from gluon_optbert.runs.progress import HeldOut
+from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import Losses, difference, losses_of
 
@@ -25,6 +28,16 @@ def made(sums, tokens):
 
 def apart(one, other):
     return difference(one, other, Workers())
+
+
+def test_accuracies_are_shares_of_the_masked_tokens_and_of_the_instances(shards):
+    model, (batch,) = built(0), evaluation_batches(shards['heldout'], batch_size=16)
+    outputs = run(model, batch, INPUTS)
+    pairs, tokens = (one.argmax(axis=-1) for one in outputs[-2:])
+    measured = losses_of(model, shards['heldout'], Workers(), batch_size=4).measured
+    assert measured.nsp_accuracy == pytest.approx((pairs == batch.next_sentence_labels).mean())
+    right = (tokens == batch.masked_ids)[batch.masked_weights > 0]
+    assert measured.mlm_accuracy == pytest.approx(right.mean())
 
 
 @pytest.mark.parametrize('limit', [None, 7])
