@@ -185,6 +185,20 @@ def test_losses_by_hand():
         assert loss_of(regression, [[1.0], [4.0]], [3.0, 4.5], weights, [3, 3]) == pytest.approx(error)
 
 
+def test_losses_of_several_labels_and_of_tokens_are_means_of_an_instance():
+    """The first instance is counted; of its tokens the last has no label, and neither has padding."""
+    scores, several = np.array([[1.0, -2.0], [5.0, 5.0]]), Head('multi_label', ('a', 'b'))
+    wanted = (np.log(1 + np.exp(-1.0)) + np.log(1 + np.exp(-2.0))) / 2
+    assert loss_of(several, scores, [[1, 0], [1, 1]], [1, 0], [3, 3]) == pytest.approx(wanted, rel=1e-5)
+    tags, scores = (
+        Head('token_classification', ('O', 'B')),
+        np.array([[[1.0, 2.0], [0.5, -0.5], [9.0, 0.0]]] * 2),
+    )
+    wanted = (np.log(1 + np.exp(1.0)) + np.log(1 + np.exp(1.0))) / 2
+    assert loss_of(tags, scores, [[0, 1, -1], [-1] * 3], [1, 1], [3, 3]) == pytest.approx(wanted, rel=1e-5)
+    assert loss_of(tags, scores, [[0, 1, -1]] * 2, [1, 0], [3, 3]) == pytest.approx(wanted, rel=1e-5)
+
+
 def test_loss_of_answers_leaves_padding_and_instances_without_weight_out():
     scores, head = np.random.RandomState(0).standard_normal((2, 4, 2)).astype('f'), Head('question_answering')
     starts, ends = (np.exp(scores[0, :3, i]) / np.exp(scores[0, :3, i]).sum() for i in (0, 1))
