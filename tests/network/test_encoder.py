@@ -3,6 +3,7 @@ graph for all.
 """
 
 import gc
+import json
 import weakref
 
 import mxnet as mx
@@ -21,9 +22,11 @@ from helpers.tiny import (
 from hypothesis import given, strategies as st
 from mxnet import autograd
 
+from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.gates import StreamLayerNorm
+from gluon_optbert.network.inputs import INPUTS, TOKEN_INPUTS
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters, read_parameters
 from gluon_optbert.network.settings import NetworkSettings
@@ -159,6 +162,17 @@ def test_a_network_goes_with_its_last_reference(gated):
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize('head', [PRETRAINING, Head('regression')], ids=lambda head: head.kind)
+def test_dropout_stands_where_bert_has_it(head):
+    """Behind the embeddings, on the probabilities of attention, behind both blocks of a layer, and before the
+    head of a task; UNEVEN has three layers, one of them without filters."""
+    model = build(UNEVEN, head=head, dropout=0.1)
+    outputs = model(*map(mx.sym.var, TOKEN_INPUTS if head.outputs else INPUTS))
+    graph = json.loads(mx.sym.Group(outputs if isinstance(outputs, (list, tuple)) else [outputs]).tojson())
+    dropped = sum(node['op'] == 'Dropout' for node in graph['nodes'])
+    assert dropped == 1 + 3 + 3 + 2 + (head.outputs > 0)
 
 
 def test_random_weights_follow_the_seed():
