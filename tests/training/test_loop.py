@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import types
 import warnings
 
 import mxnet as mx
@@ -18,10 +19,10 @@ from helpers.trained import PHASE, Run, assert_same_bits
 
 from gluon_optbert.runs.failures import Terminated
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.training import held_out, pretrain as pretraining
+from gluon_optbert.training import held_out, loop, pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import losses_of
-from gluon_optbert.training.loop import Reporter, backward
+from gluon_optbert.training.loop import Reporter, backward, steps_within
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.training.states import States
@@ -121,8 +122,10 @@ def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, g
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'lamb'])
-def test_optimizer_that_went_further_than_its_checkpoint_goes_on_as_a_fresh_one(shards, tmp_path, optimizer):
-    """In one process, such as that of a notebook; the third step is taken twice."""
+def test_optimizer_that_went_further_than_its_checkpoint_goes_on_as_a_fresh_one(
+    shards, tmp_path, caplog, optimizer
+):
+    """In one process, such as that of a notebook; the third step is taken twice, and nothing is said."""
     phase = dataclasses.replace(PHASE, checkpoint_every=2)
     whole, run = (Run(shards, tmp_path / name, optimizer=optimizer) for name in ('whole', 'parts'))
     whole.fit(phase)
@@ -130,6 +133,7 @@ def test_optimizer_that_went_further_than_its_checkpoint_goes_on_as_a_fresh_one(
         run.fit(phase)
     run.fit(phase)
     assert_same_bits(run.values(), whole.values())
+    assert not caplog.messages
 
 
 def test_checkpoint_of_another_network_is_refused(shards, tmp_path):
@@ -241,9 +245,33 @@ def test_dropout_of_seeds_workers_and_steps_is_drawn_by_generators_of_their_own(
     run = Run(shards, tmp_path)
     objective = pretraining.Pretraining(run.model, run.workers, shards['train'])
     batch = next(objective.batches(PHASE, 0))
-    for seed, run.workers.rank, step in itertools.product((3, 4), (0, 1), range(3)):
-        backward(objective, run.trained, batch, dataclasses.replace(PHASE, seed=seed), step)
-    assert len(seeds) == 12 and np.diff(sorted(seeds)).min() > 1024
+    for seed, run.workers.rank, first, step in itertools.product((3, 4), (0, 1), (0, 3), range(3)):
+        phase = dataclasses.replace(PHASE, seed=seed, first_batch=first)  # of one phase after another
+        backward(objective, run.trained, batch, phase, step)
+    assert len(seeds) == 24 and np.diff(sorted(seeds)).min() > 1024
+
+
+@pytest.mark.parametrize('every, steps', [(0, 60), (20, 40)])
+def test_steps_that_fit_into_a_time_leave_room_for_their_evaluations(monkeypatch, every, steps):
+    """A step takes a second, the first one and an evaluation ten. Five steps and an evaluation are timed, and
+    the last evaluation is kept free.
+    """
+    clock, taken = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+
+    def step(*args):
+        taken.append(args)
+        clock.now += 10.0 if len(taken) == 1 else 1.0
+
+    def evaluate(phase):
+        clock.now += 10.0
+
+    monkeypatch.setattr(loop, 'time', clock)
+    monkeypatch.setattr(loop, '_step', step)
+    batch = types.SimpleNamespace(input_ids=np.zeros((2, 8)))
+    batches = {'batches': lambda phase, start: (batch for _ in itertools.count())}
+    objective = types.SimpleNamespace(workers=Workers(), evaluate=evaluate, **batches)
+    phase = dataclasses.replace(PHASE, evaluate_every=every)
+    assert steps_within(10 + 4 + 10 + 60 + 10.5, objective, None, phase) == (steps, 1.0)
 
 
 def test_held_out_data_take_no_more_memory_than_a_pass(shards, tmp_path, monkeypatch):
