@@ -76,7 +76,8 @@ def test_balanced_heads_compute_the_same_with_equal_norms():
     parameters[f'{cell}attention_cell.proj_value.bias'] = (
         parameters[f'{cell}attention_cell.proj_value.bias'] * scale
     )
-    parameters[f'{cell}attention_cell.proj_query.weight'][1] = 0  # a unit that says nothing stays as it is
+    for name, unit in (('query', 1), ('key', 2)):  # units that say nothing stay as they are
+        parameters[f'{cell}attention_cell.proj_{name}.weight'][unit] = 0
     balanced, inputs = balance_heads(parameters, architecture), random_inputs(architecture)
     before, after = (outputs_of(build(architecture, values), inputs) for values in (parameters, balanced))
     for name, wanted in before.items():
@@ -89,7 +90,7 @@ def test_balanced_heads_compute_the_same_with_equal_norms():
         }
         columns = np.linalg.norm(balanced[cell + 'proj.weight'], axis=0)
         np.testing.assert_allclose(rows['value'], columns, rtol=1e-5)
-        used = rows['query'] > 0
+        used = (rows['query'] > 0) & (rows['key'] > 0)
         np.testing.assert_allclose(rows['query'][used], rows['key'][used], rtol=1e-5)
 
 
