@@ -105,6 +105,15 @@ def test_training_goes_on_from_its_states_and_writes_its_metrics(shards, model_d
     assert reported[-1] == pytest.approx(wanted, rel=1e-6)
 
 
+def test_gates_are_trained_with_the_dropout_that_is_asked_for(shards, model_directory):
+    phase = dataclasses.replace(PHASE, steps=1)
+    none, some = (
+        train(model_directory, shards['train'], phase, optimizer='sgd', dropout=dropout)[0]
+        for dropout in (0.0, 0.5)
+    )
+    assert any((alpha != some[key]).any() for key, alpha in none.items())
+
+
 def test_what_does_not_suit_is_refused(shards, shards_directory, model_directory, tmp_path):
     for name, value in (('penalty', 'l2'), ('prune', 'hax')):
         with pytest.raises(ValueError, match=f'^{name} must be .*, found {value!r}'):
