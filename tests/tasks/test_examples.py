@@ -114,6 +114,17 @@ def test_cell_of_a_csv_may_be_as_long_as_a_book(tmp_path):
     assert len(read_examples(task_of_file(path), path).texts[0][0]) == 200_000
 
 
+def test_the_share_that_is_held_out_is_drawn_from_the_whole_file(tmp_path):
+    """Rows may be sorted by their labels; either part keeps their order, and is the same every time."""
+    rows = 'sentence\tlabel\n' + ''.join(f'text {i:02d}\t{int(i > 19)}\n' for i in range(40))
+    whole = read_examples(find_task('SST-2'), write(tmp_path / 'train.tsv', rows))
+    (train, held), (again, _) = whole.split(0.25), whole.split(0.25)
+    assert sorted((*train.texts, *held.texts)) == [*whole.texts] and train.texts == again.texts
+    assert len(held) == 10 and len(whole.split(0.01)[1]) == 1
+    for part in (train, held):
+        assert [*part.texts] == sorted(part.texts) and len(set(part.labels.tolist())) == 2
+
+
 def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
     path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n\n9\ty\n')
     examples = read_examples(find_task('SST-2'), path, labelled=False)
