@@ -30,6 +30,10 @@ from gluon_optbert.tasks.metrics import (
         ('spearman', [0.1, 0.2, 9.0, 0.4], [1, 2, 3, 4], 80),
         ('pearson', [0, 1, 2, 3], [1, 3, 5, 7], 100),
         ('spearman', [1, 1, 1], [1, 2, 3], 0),
+        # of three labels; one each right, given and not right, and missed
+        ('f1_micro', [[1, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 1]], 200 / 3),
+        ('f1_macro', [[1, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 1]], 100 / 3),
+        ('exact_match', [[1, 1, 0], [1, 0, 1]], [[1, 0, 0], [1, 0, 1]], 50),
     ],
 )
 def test_metric_by_hand(name, predictions, labels, wanted):
@@ -54,10 +58,19 @@ def test_all_metrics_come_together_and_nothing_scores_nothing():
         ([2, 0, 2, 1], {'accuracy': 50, 'matthews': 0}),
         ([1, 0], {'accuracy': 50, 'f1': 0}),
         ([0.0, 2.5, 5.0], {'pearson': 0, 'spearman': 0}),  # a constant has no correlation
+        ([[1, 0], [1, 0], [0, 1]], {'exact_match': 200 / 3, 'f1_micro': 200 / 3}),  # the first label alone
     ],
 )
 def test_majority_is_the_score_of_one_answer_for_all(labels, wanted):
     assert majority_score(list(wanted), np.array(labels)) == pytest.approx(wanted)
+
+
+def test_majority_of_tags_is_the_commonest_for_every_word():
+    tags = [['O', 'B-a'], ['O']]
+    assert majority_score(['tag_accuracy', 'entity_f1'], tags) == {
+        'tag_accuracy': pytest.approx(200 / 3),
+        'entity_f1': 0,
+    }
 
 
 @pytest.mark.parametrize(
