@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from .. import __version__
+from ..architecture.embedding import Embedding
 from ..architecture.heads import PRETRAINING
 from ..cutting.shrink import without_gates
 from ..importing.name_maps import PREFIX, names_in
@@ -119,6 +120,8 @@ def export_transformers(
     deployment, lineage = deployment_of(saved, kind_of(saved, head)), lineage or lineage_of(saved)
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         _write_network(staged, saved, deployment.kind, output)
+        if saved.head.embedding != Embedding():
+            _describe_embeddings(staged, saved)
         write_card(staged, deployment, format='transformers', lineage=lineage, license=license)
     return {}
 

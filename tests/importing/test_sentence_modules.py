@@ -14,7 +14,7 @@ from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, Embeddin
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import cut
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.library_exports import export_onnx
+from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
@@ -87,12 +87,15 @@ def test_embeddings_are_those_of_the_modules_everywhere(tmp_path):
         rows = function(rows @ weight.T + bias)
     wanted = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
-    export_onnx(saved, tmp_path / 'again', sentences=True)
-    again = imported(tmp_path / 'again')
-    assert again.head.embedding == saved.head.embedding
     assert saved.head.embedding.prompts == (('query', 'find: '),) and saved.head.embedding.similarity == 'dot'
-    for name in filter(lambda name: name.startswith(('dense', 'encoder')), saved.parameters):
-        np.testing.assert_array_equal(again.parameters[name], saved.parameters[name])
+    export_onnx(saved, tmp_path / 'sentences', sentences=True)
+    export_transformers(saved, tmp_path / 'encoder')
+    export_transformers(saved, tmp_path / 'pretraining', head='pretraining')
+    for format in ('sentences', 'encoder', 'pretraining'):
+        again = imported(tmp_path / format)
+        assert again.head.embedding == saved.head.embedding
+        for name in filter(lambda name: name.startswith(('dense', 'encoder')), saved.parameters):
+            np.testing.assert_array_equal(again.parameters[name], saved.parameters[name])
 
 
 def test_a_cut_takes_hidden_units_out_of_the_first_dense_layer_and_leaves_the_width(tmp_path):
