@@ -114,7 +114,7 @@ def embedding_of(
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """The prompts that are not empty, how embeddings are compared, and the index of a query encoder."""
+    """The prompts, how embeddings are compared, and the index of a query encoder."""
     settings = _only(path, _optional(path), model_type='SentenceTransformer')
     prompts = settings.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
@@ -127,7 +127,7 @@ def _settings(path: Path) -> dict[str, Any]:
             'nothing is put there here; set it to null and put the prompt before your texts',
         )
     return {
-        'prompts': {name: text for name, text in prompts.items() if text},
+        'prompts': {name: text or '' for name, text in prompts.items()},
         'similarity': settings.get('similarity_fn_name') or 'cosine',
         'index': settings.get(QUERY_ENCODER) or '',
     }
@@ -177,7 +177,7 @@ def _pooling(path: Path, config: Mapping[str, Any], prompts: Mapping[str, str]) 
     modes = [modes] if isinstance(modes, str) else modes
     if modes not in [[mode] for mode in _MODES]:
         raise _refuse(path, f'pooling_mode is {modes!r:.200}', f'one of {", ".join(_MODES)} is read')
-    if prompts and settings.get('include_prompt') is False:
+    if any(prompts.values()) and settings.get('include_prompt') is False:
         raise _refuse(path, 'include_prompt is false', 'all tokens of a text are pooled here')
     return _MODES[modes[0]]
 

@@ -87,7 +87,8 @@ def test_embeddings_are_those_of_the_modules_everywhere(tmp_path):
         rows = function(rows @ weight.T + bias)
     wanted = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
-    assert saved.head.embedding.prompts == (('query', 'find: '),) and saved.head.embedding.similarity == 'dot'
+    assert saved.head.embedding.prompts == (('query', 'find: '), ('document', ''))
+    assert saved.head.embedding.similarity == 'dot'
     export_onnx(saved, tmp_path / 'sentences', sentences=True)
     export_transformers(saved, tmp_path / 'encoder')
     export_transformers(saved, tmp_path / 'pretraining', head='pretraining')
@@ -184,6 +185,12 @@ def test_the_transformer_may_lie_in_a_directory_of_its_own_and_modules_be_absent
 def test_what_is_no_embedding_is_refused(values):
     with pytest.raises(ValueError, match='^head: '):
         Head.from_dict({'kind': 'pretraining', 'labels': [], 'task': '', 'embedding': values})
+
+
+def test_a_prompt_without_text_keeps_its_name_and_changes_no_pooling(tmp_path):
+    settings = {'prompts': {'query': None, 'document': ''}, 'default_prompt_name': 'document'}
+    write_modules(tmp_path / 'st', settings=settings, pool={'include_prompt': False})
+    assert imported(tmp_path / 'st').head.embedding.prompts == (('query', ''), ('document', ''))
 
 
 @pytest.mark.parametrize('case', ['st_cls', 'st_short'])
