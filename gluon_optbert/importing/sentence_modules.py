@@ -46,12 +46,18 @@ def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _only(path: Path, settings: dict[str, Any], **read: str) -> dict[str, Any]:
+def _only(path: Path, settings: dict[str, Any], **read: Any) -> dict[str, Any]:
     """The settings of a file, in which some fields say nothing but what is read."""
     for name, value in read.items():
         if settings.get(name) not in (None, value):
             raise _refuse(path, f'{name} is {settings[name]!r:.80}', f'{value} is read')
     return settings
+
+
+def _of_embeddings(path: Path, settings: dict[str, Any], **read: Any) -> dict[str, Any]:
+    """The settings of a module that takes and gives an embedding, as of `_only`."""
+    names = dict.fromkeys(('module_input_name', 'module_output_name'), 'sentence_embedding')
+    return _only(path, settings, **names, **read)
 
 
 class _Module(BaseModel):
@@ -104,6 +110,9 @@ def embedding_of(
     values['max_length'] = _max_length(transformer, config, cased=cased)
     values['pooling'] = _pooling(pooling / 'config.json', config, values['prompts'])
     values['normalise'] = any(name == 'Normalize' for name, _ in rest)
+    if values['normalise']:
+        path = rest[-1][1] / 'config.json'
+        _of_embeddings(path, _optional(path))
     width, layers, arrays = config.get('hidden_size'), [], {}
     for i, place in enumerate(place for name, place in rest if name == 'Dense'):
         activation, weight, bias = _dense(place, width)
@@ -115,7 +124,7 @@ def embedding_of(
 
 def _settings(path: Path) -> dict[str, Any]:
     """The prompts, how embeddings are compared, and the index of a query encoder."""
-    settings = _only(path, _optional(path), model_type='SentenceTransformer')
+    settings = _only(path, _optional(path), model_type='SentenceTransformer', truncate_dim=None)
     prompts = settings.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise ValueError(f'{path}: prompts must be texts by their names, found {prompts!r:.200}')
@@ -140,7 +149,12 @@ def _max_length(transformer: Path, config: Mapping[str, Any], *, cased: bool) ->
     present = [name for name in _TRANSFORMER_SETTINGS if (transformer / name).is_file()]
     path = transformer / (present or _TRANSFORMER_SETTINGS)[0]
     settings = _only(
-        path, _optional(path), transformer_task='feature-extraction', module_output_name='token_embeddings'
+        path,
+        _optional(path),
+        transformer_task='feature-extraction',
+        module_output_name='token_embeddings',
+        **dict.fromkeys(('query_length', 'document_length', 'query_expansion')),
+        processing_kwargs={},
     )
     forms = settings.get('modality_config', {})
     text = forms.get('text', {}) if isinstance(forms, dict) else forms
@@ -185,9 +199,7 @@ def _pooling(path: Path, config: Mapping[str, Any], prompts: Mapping[str, str]) 
 def _dense(place: Path, width: Any) -> tuple[str, np.ndarray, np.ndarray]:
     """The activation, the weight and the bias of a dense layer, whose input has this width."""
     path = place / 'config.json'
-    settings = _only(
-        path, read_json(path), module_input_name='sentence_embedding', module_output_name='sentence_embedding'
-    )
+    settings = _of_embeddings(path, read_json(path), use_residual=False)
     function = settings.get('activation_function', 'torch.nn.modules.activation.Tanh')
     activation = str(function).rsplit('.', 1)[-1].lower()
     if not str(function).startswith('torch.nn.modules.') or activation not in ACTIVATIONS:

@@ -57,6 +57,8 @@ def write_modules(directory, kinds=KINDS, *, pooling='mean', bert=None, **more):
     write_json(directory / 'modules.json', modules)
     modes = {f'pooling_mode_{"cls_token" if mode == "cls" else mode + "_tokens"}': mode for mode in POOLINGS}
     pool = {'word_embedding_dimension': 8, **{name: mode == pooling for name, mode in modes.items()}}
+    if 'normalize' in more:
+        write_json(directory / '2_Normalize' / 'config.json', more['normalize'])
     write_json(directory / '1_Pooling' / 'config.json', {**pool, **more.get('pool', {})})
     if bert is not None:
         write_json(directory / 'sentence_bert_config.json', bert)
@@ -129,6 +131,11 @@ DENSE, QUERY = ('Transformer', 'Pooling', 'Dense'), {'prompts': {'query': 'q: '}
         ({'bert': {'modality_config': {'text': {'method_output_name': 'x'}}}}, 'modality_config has .*x'),
         ({'kinds': DENSE, 'dense': {'activation_function': 'torch.nn.SiLU'}}, "is 'torch.nn.SiLU'"),
         ({'kinds': DENSE, 'dense': {'module_input_name': 'token_embeddings'}}, "is 'token_embeddings'"),
+        ({'kinds': DENSE, 'dense': {'use_residual': True}}, 'use_residual is True, and False is read'),
+        ({'normalize': {'module_input_name': 'token_embeddings'}}, "is 'token_embeddings'"),
+        ({'settings': {'truncate_dim': 4}}, 'truncate_dim is 4'),
+        ({'bert': {'query_length': 4}}, 'query_length is 4'),
+        ({'bert': {'processing_kwargs': {'text': {'max_length': 4}}}}, 'processing_kwargs is .*max_length'),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_name(tmp_path, changes, says):
