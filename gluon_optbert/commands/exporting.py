@@ -195,7 +195,11 @@ def export(argv=None):
         words = ['--model', recipe.model, '--shards', 'shards', '--output', f'{recipe.model}-heads']
         training = line('optbert-pretrain', *words, recipe='pretrain/imported_heads')
         raise ValueError(f'{recipe.model}: {error}: {training}') from error
-    if 'pooler' in untrained_parts(saved, kind_of(saved, recipe.head)):
+    kind = kind_of(saved, recipe.head)
+    if kind == 'encoder' and untrained_parts(saved, kind):
         print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')
+    trained = 'mlm' not in (saved.progress.untrained or ())
+    if kind == 'encoder' and trained and recipe.head is None and recipe.format != 'sentence-transformers':
+        print('note: this is the encoder alone; --head pretraining exports its MLM head, too')
     say(measured, recipe, labelled=len(labelled))
-    print(*after_export(recipe, kind_of(saved, recipe.head)), sep='\n')
+    print(*after_export(recipe, kind), sep='\n')

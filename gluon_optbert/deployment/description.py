@@ -36,7 +36,7 @@ SHORTEST = 5  # tokens of a pair of texts, with [CLS] and two [SEP]
 NETWORK_FILES = SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'  # that MXNet reads
 ONNX, DYNAMIC, QUANTISED = 'model.onnx', 'model_dynamic.onnx', 'model_quantized.onnx'
 DENSE = 'dense.params'  # the dense layers of an embedding
-MASKED_LM = 'masked_lm'  # of an ONNX file: a network of pre-training that gives the scores of tokens alone
+MASKED_LM = 'masked_lm'  # in other libraries: a network of pre-training that scores tokens alone
 NAMES = ('transformers', 'gluon')  # whose names the inputs and outputs of an ONNX file have
 TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
 TRANSFORMERS_OUTPUTS = {

@@ -101,16 +101,16 @@ def kind_of(saved: SavedModel, computes: str | None = None) -> str:
 
 
 def untrained_parts(saved: SavedModel, kind: str) -> tuple[str, ...]:
-    """The parts of `PARTS` that an export of this kind computes though they are random: an encoder's pooler
-    may be; UntrainedHeads if the scores of pre-training would be.
+    """The parts of `PARTS` that an export of this kind, or `MASKED_LM`, computes though they are random: an
+    encoder's pooler may be; UntrainedHeads if the scores of pre-training would be.
     """
     untrained = () if saved.head.outputs else saved.progress.untrained or ()
-    if kind == 'pretraining' and untrained:
+    if kind == 'pretraining' and untrained or kind == MASKED_LM and 'mlm' in untrained:
         raise UntrainedHeads(
             f'the checkpoint had no {" and no ".join(PARTS.get(part, part) for part in untrained)}, so their '
             'scores would be random; train them first, or export the encoder'
         )
-    return tuple(part for part in untrained if part == 'pooler')
+    return tuple(part for part in untrained if part == 'pooler' and kind != MASKED_LM)
 
 
 def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> Deployment:

@@ -15,6 +15,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
 from ..architecture.parameters import INITIAL_STD
 from ..text.tokenizer import SPECIAL, Vocabulary, library_tokenizer, settings_of, vocabulary_bytes
+from .description import MASKED_LM
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
 CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
@@ -28,6 +29,7 @@ _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ
 CLASSES = {
     'encoder': 'Model',
     'pretraining': 'ForPreTraining',
+    MASKED_LM: 'ForMaskedLM',
     **dict.fromkeys(('classification', 'regression', 'multi_label'), 'ForSequenceClassification'),
     'question_answering': 'ForQuestionAnswering',
     'token_classification': 'ForTokenClassification',

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from .. import __version__
 from ..architecture.embedding import Embedding
 from ..architecture.heads import PRETRAINING
+from ..architecture.parameters import NEXT_SENTENCE
 from ..cutting.shrink import without_gates
 from ..importing.name_maps import PREFIX, names_in
 from ..importing.sentence_modules import QUERY_ENCODER, SETTINGS
@@ -66,6 +67,12 @@ _SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
 # Transformers
 
 
+def _kind_there(saved: SavedModel, head: str | None) -> str:
+    """The kind of an export for Transformers: `kind_of`, or `MASKED_LM` where only that head is trained."""
+    kind, untrained = kind_of(saved, head), saved.progress.untrained or ()
+    return MASKED_LM if kind == 'pretraining' and untrained and 'mlm' not in untrained else kind
+
+
 def _arrays_there(saved: SavedModel, kind: str) -> dict[str, np.ndarray]:
     """The arrays of an export of a kind, in float32 by Transformers' names."""
     names = {**names_in(_FORM, len(saved.architecture.layers)), **_SCORES}
@@ -73,6 +80,8 @@ def _arrays_there(saved: SavedModel, kind: str) -> dict[str, np.ndarray]:
         names.update(_SPANS)
     arrays = {}
     for name, spec in inference_table(saved.architecture, kind, saved.head, 'plain').items():
+        if kind == MASKED_LM and spec.part in NEXT_SENTENCE:
+            continue
         # the heads stand on the model that Transformers calls `bert`, which an encoder is
         inside = kind == 'encoder' or spec.part in ('mlm', 'nsp', 'task')
         there = names[name] if inside else PREFIX[_FORM] + names[name]
@@ -117,7 +126,7 @@ def export_transformers(
     """
     check_license(license)
     saved = without_gates(saved)
-    deployment, lineage = deployment_of(saved, kind_of(saved, head)), lineage or lineage_of(saved)
+    deployment, lineage = deployment_of(saved, _kind_there(saved, head)), lineage or lineage_of(saved)
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         _write_network(staged, saved, deployment.kind, output)
         if saved.head.embedding != Embedding():
@@ -136,7 +145,7 @@ def as_transformers(saved: SavedModel, head: str | None = None) -> tuple[Any, An
     import transformers
 
     saved = without_gates(saved)
-    kind = kind_of(saved, head)
+    kind = _kind_there(saved, head)
     config = _configuration(saved, kind)
     config['pad_token_id'] = saved.vocabulary[saved.vocabulary.padding_token]
     (name,) = config['architectures']
@@ -197,10 +206,9 @@ def export_onnx(
             f'sentence-transformers takes embeddings from an encoder, and this is a model of {kind}; export '
             'the model that it was fine-tuned from, with --head encoder'
         )
-    deployment, lineage = deployment_of(saved, kind), lineage or lineage_of(saved)
-    config, computes = bert_config(saved.architecture, deployment.head, kind), kind
-    if kind == 'pretraining':
-        config['architectures'], computes = ['BertForMaskedLM'], MASKED_LM
+    computes = MASKED_LM if kind == 'pretraining' else kind
+    deployment, lineage = deployment_of(saved, computes), lineage or lineage_of(saved)
+    config = bert_config(saved.architecture, deployment.head, computes)
     ranges, files = None, {ONNX: 'float32'}
     with locked(output), new_directory(output, needed=saved.nbytes) as staged:
         if precision == 'int8':

@@ -18,7 +18,7 @@ from ..runs.display import markdown_table, markdown_template
 from ..runs.machine import commit, versions
 from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
 from ..text.tokenizer import settings_of
-from .description import DYNAMIC, QUANTISED, TRANSFORMERS_INPUTS, Deployment
+from .description import DYNAMIC, MASKED_LM, QUANTISED, TRANSFORMERS_INPUTS, Deployment
 from .hub import CLASSES, CODE
 from .lineage import Finetuning, Lineage
 from .measures import described
@@ -32,7 +32,7 @@ _BAR = 10  # characters of the longest bar
 _EIGHTHS = ' ▏▎▍▌▋▊▉█'
 _TAGS = {  # hubs' names of what a network does, by its kind, or by the kind of the head of its task
     'encoder': 'feature-extraction',
-    'pretraining': 'fill-mask',
+    **dict.fromkeys(('pretraining', MASKED_LM), 'fill-mask'),
     'question_answering': 'question-answering',
     'token_classification': 'token-classification',
 }

@@ -18,7 +18,7 @@ from gluon_optbert.architecture.embedding import Embedding
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import packed_alphas
-from gluon_optbert.deployment.description import Deployment, onnx_entry, read_description
+from gluon_optbert.deployment.description import MASKED_LM, Deployment, onnx_entry, read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
@@ -111,7 +111,7 @@ FACTS = {
     'questions_optimum': facts(
         *(UNEVEN, SQUAD, 'task', 'onnx', {'model.onnx': 2_000_000, 'model_quantized.onnx': 500_000})
     ),
-    'tokens_optimum': facts(EVEN, PRETRAINING, 'pretraining', 'onnx', {'model.onnx': 2_000_000}),
+    'tokens_optimum': facts(EVEN, PRETRAINING, MASKED_LM, 'onnx', {'model.onnx': 2_000_000}),
     'sentence_transformers': facts(
         *(EVEN, PRETRAINING, 'encoder', 'sentence-transformers', {'onnx/model_quantized.onnx': 500_000}),
         lineage=Lineage(

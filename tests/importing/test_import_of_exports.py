@@ -14,7 +14,8 @@ from helpers.tiny import saved_model, vocabulary
 from hypothesis import given
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.library_exports import export_transformers
+from gluon_optbert.deployment.export import UntrainedHeads, export
+from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.text.tokenizer import vocabulary_of
@@ -113,6 +114,22 @@ def test_labels_in_another_order_or_other_capitals_are_those_of_the_export(direc
     changed(directory, label2id={label.lower(): 1 - i for i, label in numbers.items()})
     with pytest.raises(ValueError, match='in label2id and 0 in id2label; write the right one into both'):
         read_source(str(directory))
+
+
+@pytest.mark.parametrize('widths', ['even', 'factorised'])
+def test_an_mlm_head_is_exported_without_random_heads_beside_it(tmp_path, widths):
+    saved = saved_model(ARCHITECTURES[widths], progress={'untrained': ['pooler', 'nsp']})
+    with pytest.raises(UntrainedHeads, match='no pooler and no NSP head'):
+        export(saved, tmp_path / 'deploy', head='pretraining')
+    export_onnx(saved, tmp_path / 'optimum', head='pretraining')
+    export_transformers(saved, tmp_path / 'hub', head='pretraining')
+    (name,) = json.loads((tmp_path / 'hub' / 'config.json').read_text())['architectures']
+    assert name.endswith('BertForMaskedLM')
+    assert 'AutoModelForMaskedLM.from_pretrained' in (tmp_path / 'hub' / 'README.md').read_text()
+    again = read(tmp_path / 'hub')
+    assert again.progress.untrained == ('pooler', 'nsp')
+    for name in (name for name in saved.parameters if not name.startswith(('pooler', 'classifier'))):
+        np.testing.assert_array_equal(again.parameters[name], saved.parameters[name], err_msg=name)
 
 
 LAYERS = [dataclasses.asdict(layer) for layer in UNEVEN.layers]
