@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -23,6 +22,7 @@ from .task import Task, packaged_tasks
 LOG = logging.getLogger(__name__)
 PARTS = {'train': ('train',), 'dev': ('dev', 'validation', 'valid', 'val'), 'test': ('test',)}
 _BETWEEN = re.compile('[,;|]')  # labels of a cell
+_NUMBERING = ('', 'id', 'idx', 'index')  # names of columns that number the rows
 _MOST_LABELS = 20  # of a classification, unless every second row has another of the same
 
 
@@ -77,12 +77,12 @@ def task_of_file(
     """The task that a table with a header holds, by its columns.
 
     If the header has the columns of a task of GLUE, or text, label and perhaps pair, the texts and the label
-    are those. Else it has one column of text or two, and the last one of labels. Where they are known, `text`
-    has the columns of texts, `kind` is that of the head, and `label` names the column of the labels, or with
-    commas between those of zeros and ones, of which each is a label. If one is known, the other has its usual
-    name; else the labels are the last column, and texts are all columns without labels, one or two.
-    FileNotFoundError or ValueError if there is no such file, or it has other columns, no labels, or fewer
-    than two.
+    are those. Else it has one column of text or two, and one of labels: that called label, or the last one.
+    Where they are known, `text` has the columns of texts, `kind` is that of the head, and `label` names the
+    column of the labels, or with commas between those of zeros and ones, of which each is a label. If one is
+    known, the other has its usual name; else the labels are the last column, and texts are all columns
+    without labels, one or two. FileNotFoundError or ValueError if there is no such file, or it has other
+    columns, those of several tasks, numbers for texts, no labels, or fewer than two.
     """
     path = Path(path)
     tagged = {'--text': ('words',), '--label': 'tags', '--kind': 'token_classification'}  # as of a known head
@@ -100,9 +100,16 @@ def task_of_file(
     table = read_table(path, [*text, *several])
     header = table.columns
     known = [(tuple(text) or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
-    fitting = [columns for columns in known if {*columns} - {label} <= {*header}]
-    rest = tuple(name for name in header if name not in (*text, *several))
-    if label and not (text or fitting):
+    fitting = [columns for columns in dict.fromkeys(known) if {*columns} - {label} <= {*header}]
+    longest = [columns for columns in fitting if len(columns) == max(map(len, fitting))]
+    if len(longest) > 1 and not text:
+        raise ValueError(
+            f'{path}: its columns may be {" or ".join(map(", ".join, longest))}; --text and --label say which'
+        )
+    guessed = not (text or fitting)
+    label = 'label' if guessed and label is None and 'label' in header else label
+    rest = tuple(name for name in header if name not in (*text, *several, label))
+    if label and guessed:
         fitting.append((*rest, label))
     elif text and rest and not (label or fitting) and (len(rest) == 1 or rest[-1] == header[-1]):
         fitting.append((*text, rest[-1]))
@@ -118,6 +125,13 @@ def task_of_file(
             f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
+    for name in columns[:-1] if guessed else ():
+        cells = (cell for _, cell in table.column(name))
+        if name.casefold() in _NUMBERING or all(_number(label_text(cell)) is not None for cell in cells):
+            raise ValueError(
+                f'{path}: its column {name!r} has numbers, or names of rows, and no text; --text and --label '
+                'name the columns to read'
+            )
     if len(several) > 1:
         if kind not in (None, 'multi_label'):
             raise ValueError(f'{path}: each of the columns {label} is a label, and --kind says {kind}')
@@ -133,12 +147,7 @@ def task_of_file(
 
 def _is_label(name: str, head: Head) -> bool:
     """Whether the name of a column is one of the labels in it, or a number where these are."""
-    if head.labels:
-        return name in head.labels
-    with contextlib.suppress(ValueError):
-        finite_number(name)
-        return True
-    return False
+    return name in head.labels if head.labels else _number(name) is not None
 
 
 def _head(path: Path, kind: str, labels: tuple[str, ...], columns: Sequence[str]) -> Head:
@@ -202,7 +211,8 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
     """The head that the labels in a table want.
 
     Numbers of which one has a fraction are the values of a regression, lists are several labels at a time;
-    all else are classes; ValueError if the labels do not say what they are, or two of them may be the same.
+    all else are classes; ValueError if the labels do not say what they are, two of them may be the same, or
+    one may be several.
     """
     path, column = table.path, columns[-1]
     has_lists = any(isinstance(cell, list) for _, cell in table.column(column))
@@ -214,14 +224,18 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         if isinstance(cell, (list, dict)):
             raise ValueError(f'{path}: line {line} has {cell!r:.60} as {column!r}, and one label is wanted')
         cells.append(label_text(cell))
-    values: dict[str, Any]  # what each label means
-    try:
-        values = {cell: finite_number(cell) for cell in cells}
-        labels = sorted(values, key=values.__getitem__)
-        whole = all(value.is_integer() for value in values.values())
-    except ValueError:
+    values: dict[str, Any] = {cell: _number(cell) for cell in cells}  # what each label means
+    words = [cell for cell, value in values.items() if value is None]
+    broken = [cell for cell, value in values.items() if value is not None and value % 1]
+    if words and broken and kind is None:
+        raise ValueError(
+            f'{path}: {column!r} has numbers such as {broken[0]} and {words[0]!r:.60}, which is none; take '
+            'those rows out, or say --kind classification if all are names'
+        )
+    whole = None if words else not broken
+    if words:
         values = {cell: cell.strip().casefold() for cell in cells if cell.strip()}
-        labels, whole = sorted(values), None
+    labels = sorted(values, key=None if words else values.__getitem__)
     if (
         kind is None
         and len(labels) > max(_MOST_LABELS, len(cells) / 2 if whole is None else 0)
@@ -234,6 +248,12 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
         )
     first: dict[Any, str] = {}
     for label in labels if kind is None and whole is not False else ():
+        parts = several_labels(label)
+        if len(parts) > 1 and not values.keys().isdisjoint(parts):
+            raise ValueError(
+                f'{path}: {column!r} has the label {label!r:.60}, which may be several; say --kind '
+                'multi_label, or --kind classification if it is one'
+            )
         other = first.setdefault(values[label], label)
         if other != label:
             raise ValueError(
@@ -345,6 +365,13 @@ def finite_number(cell: str) -> float:
     if not math.isfinite(value) or '_' in cell:
         raise ValueError(f'{cell!r} is no finite number')
     return value
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return finite_number(cell)
+    except ValueError:
+        return None
 
 
 def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: bool) -> dict[str, Examples]:

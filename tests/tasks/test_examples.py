@@ -81,6 +81,13 @@ def test_table_reads_what_a_table_says(tmp_path_factory, ending, rows):
         ([1, True, 'x'], None, ('1', 'true', 'x')),
         (['1', '2.5'], None, ()),
         (['1', '2'], 'regression', ()),
+        (['0.5', '2', 'NA'], None, "has numbers such as 0.5 and 'NA', which is none.* say --kind class"),
+        (['0.5', '2', ''], None, "has numbers such as 0.5 and '', which is none"),
+        (['0.5', '2', 'NA'], 'classification', ('0.5', '2', 'NA')),
+        (['1', '2', 'NA'], None, ('1', '2', 'NA')),
+        (['a', 'b', 'a;c'], None, "the label 'a;c', which may be several; say --kind multi_label"),
+        (['a', 'b', 'a;c'], 'classification', ('a', 'a;c', 'b')),
+        (['a', 'b', 'c, d'], None, ('a', 'b', 'c, d')),
         ([str(i) for i in range(25)], 'classification', tuple(map(str, range(25)))),
         ([str(i) for i in range(25)], None, 'say --kind regression or --kind classification'),
         ([f'word {i}' for i in range(25)], None, '25 different labels in 25 rows; say --label the column'),
@@ -190,13 +197,18 @@ def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, task, nam
         ('id,text,verdict', {'label': 'verdict'}, ('text',), 'verdict'),
         ('body,label,more', {'text': ['body']}, ('body',), 'label'),
         ('comment,rude,loud', {'label': 'rude,loud'}, ('comment',), 'rude,loud'),
+        ('label,body', {}, ('body',), 'label'),
+        ('text,sentence,label', {'text': ['sentence']}, ('sentence',), 'label'),
+        ('body,score,is_duplicate,label', {'text': ['body']}, ('body',), 'label'),
+        ('id,verdict', {'text': ['id']}, ('id',), 'verdict'),
     ],
 )
 def test_file_with_a_header_is_read_by_its_columns_or_those_that_are_named(
     tmp_path, header, flags, fields, label
 ):
-    count = len(header.split(','))
-    rows = [','.join(str((i + j) % 2) for j in range(count)) for i in range(4)]
+    names = list(enumerate(header.split(',')))
+    cells = [['ab'[i % 2] if name in fields else str((i + j) % 2) for j, name in names] for i in range(4)]
+    rows = map(','.join, cells)
     path = write(tmp_path / 'dev.csv', '\n'.join(['\ufeff' + header, *rows]))
     task = task_of_file(path, **flags)
     labels = ('rude', 'loud') if ',' in label else ('0', '1')
@@ -229,6 +241,10 @@ def test_flags_of_columns_decide_that_json_lines_with_words_are_a_table(tmp_path
         ('a,verdict,body\n0,0,0\n', {'text': ['body']}, '.* --text and --label name them'),
         ('a,b,c,verdict\n0,0,0,0\n', {'label': 'verdict'}, '.* --text and --label name them'),
         ('text,rude,loud\n0,0,0\n', {'label': 'rude,loud', 'kind': 'regression'}, '.*--kind says regression'),
+        (',body,verdict\n0,a,0\n1,b,1\n', {}, "its column '' has numbers, .* --text and --label name"),
+        ('Id,body,verdict\nx,a,0\ny,b,1\n', {}, "its column 'Id' has numbers, or names of rows"),
+        ('body,rude,loud\na,0,0\nb,1,1\n', {}, "its column 'rude' has numbers"),
+        ('text,sentence,label\na,a,0\nb,b,1\n', {}, 'its columns may be sentence, label or text, label'),
     ],
 )
 def test_columns_that_say_too_little_are_refused_by_name(tmp_path, text, flags, said):
