@@ -286,6 +286,13 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
         wanted = [*task.fields, *(label_columns(task) if labelled else [])]
         cut_with = task.label if task.incomplete_rows else ''  # a test set has to be whole
         table = read_table(path, wanted, headerless=task.headerless, cut_with=cut_with)
+        lines = [line for line, _ in table.rows]
+        blank = {*range(lines[0], lines[-1])}.difference(lines)
+        if blank and len(table.columns) == 1 and table.path.suffix.lower() not in ('.csv', '.jsonl'):
+            raise ValueError(
+                f'{path}: line {min(blank)} is blank, and may be an empty text; remove it, or call the file '
+                '.csv and write "" there'
+            )
         texts, cells = table.texts(task.fields), label_cells(task, table)
         if task.index in table.columns and not labelled:
             indices = tuple(str(cell) for _, cell in table.column(task.index))

@@ -111,10 +111,8 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     out; errors as of `read_table`, but rows may have any number of cells.
     """
     if path.suffix.lower() == '.csv':
-        records = _comma_separated(path, io.StringIO(decoded(path), newline=''))
-    else:
-        records = enumerate(read_lines(path), 1)
-    return ((line, cells) for line, cells in records if cells not in ([], ['']))
+        return _comma_separated(path, io.StringIO(decoded(path), newline=''))
+    return ((line, cells) for line, cells in enumerate(read_lines(path), 1) if cells != [''])
 
 
 def wrong_separator(path: Path, header: Sequence[str]) -> str:
@@ -135,7 +133,7 @@ def read_header(path: Path) -> list[str]:
     """
     if path.suffix.lower() == '.csv':
         with open(path, encoding='utf-8-sig', errors='replace', newline='') as file:
-            return next((cells for _, cells in _comma_separated(path, file) if cells not in ([], [''])), [])
+            return next((cells for _, cells in _comma_separated(path, file)), [])
     with open(path, 'rb') as file:
         lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in file)
         return next(filter(None, lines), '').split('\t')
@@ -151,12 +149,15 @@ def read_lines(path: Path) -> list[list[str]]:
 
 
 def _comma_separated(path: Path, text: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The line that a record of a CSV file begins on, and its cells; its line ends are as in the file."""
+    """The line that a record of a CSV file begins on, and its cells; its line ends are as in the file.
+    A blank line is no record; one with two quotes is an empty cell.
+    """
     line, reader = 1, csv.reader(text, strict=True)
     before = csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))  # 131,072 are the usual
     try:
         for cells in reader:
-            yield line, cells
+            if cells:
+                yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(

@@ -124,6 +124,19 @@ def test_what_is_wrong_is_named_with_its_file_and_line(tmp_path, head, name, con
         read_instances(write(tmp_path / name, content), head, labelled=True)
 
 
+def test_an_empty_cell_is_a_text_and_what_may_be_one_is_refused(tmp_path):
+    rows = 'review\na\n""\n\nb\n'
+    assert texts(stream_instances(write(tmp_path / 'a.csv', rows), OWN)) == [
+        ('a', None, None),
+        ('', None, None),
+        ('b', None, None),
+    ]
+    path = write(tmp_path / 'a.tsv', 'review\na\n\nb\n')
+    with pytest.raises(ValueError, match='a.tsv: line 3 is blank, and may be an empty text'):
+        list(stream_instances(path, OWN))
+    assert len(list(stream_instances(write(path, '\nreview\na\nb\n\n'), OWN))) == 2
+
+
 def test_what_is_wrong_is_named_where_it_is_streamed(tmp_path):
     path = write(tmp_path / 'text', b'a\n' * 1000 + b'\xff')
     with pytest.raises(ValueError, match='text: line 1001 is not UTF-8'):
