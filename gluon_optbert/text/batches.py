@@ -6,6 +6,7 @@ instance comes once an epoch for any number of ranks."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,16 +46,10 @@ class Batch:
 
 
 def stream(
-    shards: Shards,
-    *,
-    batch_size: int,
-    seed: int,
-    start: int = 0,
-    rank: int = 0,
-    workers: int = 1,
-    epochs: int | None = None,
+    shards: Shards, *, batch_size: int, seed: int, start: int = 0, rank: int = 0, workers: int = 1
 ) -> Iterator[Batch]:
-    """The training batches of one rank; every instance comes once per epoch, whatever `workers` is.
+    """The training batches of one rank, without end; every instance comes once per epoch, whatever `workers`
+    is.
 
     A thread prepares some batches in advance. It ends when the consumer stops, and its errors surface there.
 
@@ -66,8 +61,6 @@ def stream(
         The order of an epoch follows from it and the epoch's number alone.
     start : int
         Global batches already consumed; what they held is skipped without reading it.
-    epochs : int, optional
-        Without it the stream has no end. With it the last batch is filled up with instances of weight zero.
 
     Raises
     ------
@@ -76,7 +69,7 @@ def stream(
         (`Shards.read`).
     """
     _check(shards, batch_size, workers)
-    pieces = _training_order(shards, seed=seed, start=start * batch_size, epochs=epochs)
+    pieces = _training_order(shards, seed=seed, start=start * batch_size)
     return _prepared(pieces, size=batch_size, start=start, rank=rank, workers=workers)
 
 
@@ -112,10 +105,10 @@ def check_memory(shards: Shards, batch_size: int) -> None:
         )
 
 
-def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None) -> Iterator[np.ndarray]:
+def _training_order(shards: Shards, *, seed: int, start: int) -> Iterator[np.ndarray]:
     """Whole permuted shards from instance `start` of the sequence on (of the first, what is left)."""
-    epoch, skip = divmod(start, shards.instances)
-    while epochs is None or epoch < epochs:
+    first, skip = divmod(start, shards.instances)
+    for epoch in itertools.count(first):
         for number in np.random.RandomState([seed, epoch]).permutation(len(shards.files)):
             count = shards.files[number].instances
             if skip >= count:
@@ -124,7 +117,6 @@ def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None
             order = np.random.RandomState([seed, epoch, number]).permutation(count)[skip:]
             skip = 0
             yield shards.read(number)[order]
-        epoch += 1
 
 
 def _file_order(shards: Shards, limit: int) -> Iterator[np.ndarray]:
