@@ -70,13 +70,6 @@ def _taken(
     return value
 
 
-def cut(
-    parameters: Parameters, architecture: Architecture, selection: Selection, *, head: Head = PRETRAINING
-) -> tuple[dict[str, np.ndarray], Architecture]:
-    """Take the rows and columns of unselected units out of every tensor; as `shrink`, without gates."""
-    return shrink(parameters, architecture, None, selection, head=head)
-
-
 def take_units(
     parameters: Parameters,
     architecture: Architecture,

@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
-from gluon_optbert.cutting.shrink import cut, fold, shrink, take_units, without_gates
+from gluon_optbert.cutting.shrink import fold, shrink, take_units, without_gates
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel
 
@@ -111,7 +111,7 @@ def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
 
 def test_layers_that_stay_move_up_with_their_parameters():
     parameters = random_parameters(UNEVEN)
-    left, architecture = cut(parameters, UNEVEN, Selection({}, 0, 0, layers=(0, 2)))
+    left, architecture = shrink(parameters, UNEVEN, None, Selection({}, 0, 0, layers=(0, 2)))
     assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
     assert left.keys() == network_shapes(architecture).keys()
     for name, value in left.items():
@@ -170,7 +170,7 @@ def test_open_gates_and_whole_widths_change_no_bit():
     del ones['f1']  # a layer without filters needs no gate for them
     parameters = random_parameters(UNEVEN)
     everything = Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0)
-    left, architecture = cut(fold(parameters, UNEVEN, ones), UNEVEN, everything)
+    left, architecture = shrink(fold(parameters, UNEVEN, ones), UNEVEN, None, everything)
     assert architecture == UNEVEN and left.keys() == parameters.keys()
     assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
 
@@ -200,7 +200,7 @@ def test_all_that_does_not_fit_is_named():
 def test_selections_that_do_not_fit_are_named(kept, layers):
     indices = {key: np.array(units, dtype=int) for key, units in kept.items()}
     with pytest.raises(ValueError, match=f'selection .*: {next(iter(kept), "layers ")}'):
-        cut(random_parameters(network()), network(), Selection(indices, 0, 0, layers))
+        shrink(random_parameters(network()), network(), None, Selection(indices, 0, 0, layers))
 
 
 # Tokens

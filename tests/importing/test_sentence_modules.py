@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from gluon_optbert.architecture.embedding import ACTIVATIONS, POOLINGS, Embedding
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.cutting.shrink import cut
+from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.predictor import Predictor
@@ -105,7 +105,7 @@ def test_a_cut_takes_hidden_units_out_of_the_first_dense_layer_and_leaves_the_wi
     write_modules(tmp_path / 'st', ('Transformer', 'Pooling', 'Dense', 'Dense', 'Normalize'))
     saved = imported(tmp_path / 'st')
     selection = random_selection(saved.architecture)
-    parameters, smaller = cut(saved.parameters, saved.architecture, selection, head=saved.head)
+    parameters, smaller = shrink(saved.parameters, saved.architecture, None, selection, head=saved.head)
     export(SavedModel(smaller, parameters, saved.vocabulary, head=saved.head), tmp_path / 'deploy')
     assert Predictor(tmp_path / 'deploy').encode(['a b']).shape == (1, saved.head.embedding.width(8))
     np.testing.assert_array_equal(

@@ -15,7 +15,7 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import PARTS
 from gluon_optbert.architecture.rounds import Round
 from gluon_optbert.cutting.selection import Selection, keep_all
-from gluon_optbert.cutting.shrink import cut
+from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.verify import (
     LEFT_OUT,
     VerifyRecipe,
@@ -51,7 +51,7 @@ def test_a_fit_wants_tokens_for_its_widest_product():
 
 
 def cut_by(whole, selection, parameters=None):
-    smaller, architecture = cut(parameters or whole.parameters, whole.architecture, selection)
+    smaller, architecture = shrink(parameters or whole.parameters, whole.architecture, None, selection)
     return dataclasses.replace(whole, architecture=architecture, parameters=smaller)
 
 
