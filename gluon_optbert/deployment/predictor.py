@@ -479,7 +479,7 @@ class Predictor:
             words, shares = words_of(instance), _shares(own)
             tags = tuple(self.head.labels[number] for number in own.argmax(axis=1))
             found = []
-            for kind, first, last in entities(tags):
+            for kind, first, last in entities(tags, self.head.labels):
                 start, end = words[first][1], words[last - 1][2]
                 probability = float(shares[first:last].max(axis=1).mean())
                 found.append(Entity(kind, instance.first[start:end], start, end, probability))

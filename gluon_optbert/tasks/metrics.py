@@ -9,7 +9,7 @@ import itertools
 import re
 import string
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,15 +52,16 @@ def _of_classes(measure: str, **options: Any) -> Callable[[np.ndarray, np.ndarra
 MARKS = frozenset('BIMOESLU')  # of a tag such as B-PER: begins an entity, goes on, is its end or all of it
 
 
-def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+def entities(tags: Sequence[str], every: Iterable[str] = ()) -> list[tuple[str, int, int]]:
     """The entities in the tags of a sentence: kind, first word, and the word behind the last one.
 
     Tags are those of IOB1, IOB2, IOBES, BMES or BILOU, and an entity that a tag goes on with begins there if
-    none of its kind stands before it, as the script of CoNLL-2000 counts. The kind is empty where all tags
-    are marks alone, such as B and I. Words in a row with one other tag than O are an entity, too.
+    none of its kind stands before it, as the script of CoNLL-2000 counts. The kind is empty where all tags,
+    also those that others may have, `every`, are marks alone, such as B and I. Words in a row with one other
+    tag than O are an entity, too.
     """
     found, kind, first, ends = [], None, 0, False
-    alone = MARKS.issuperset(tags)
+    alone = MARKS.issuperset({*tags, *every})
     for i, tag in enumerate([*tags, 'O']):
         mark, dash, own = tag.partition('-')
         if not (dash or alone) or mark not in MARKS:
@@ -81,7 +82,9 @@ def _of_entities(measure: str) -> Callable[[Sequence[Sequence[str]], Sequence[Se
     """
 
     def score(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
-        pairs = [(set(entities(one)), set(entities(other))) for one, other in zip(predictions, labels)]
+        every = set(itertools.chain(*predictions, *labels))
+        both = zip(predictions, labels)
+        pairs = [(set(entities(one, every)), set(entities(other, every))) for one, other in both]
         right = sum(len(one & other) for one, other in pairs)
         sizes = {'precision': sum(len(one) for one, _ in pairs), 'recall': sum(len(own) for _, own in pairs)}
         sizes['f1'] = sum(sizes.values()) / 2

@@ -121,6 +121,10 @@ def test_a_sentence_is_tagged_by_its_characters():
     assert whole.words == same.words == tuple('ab,(c).') and whole.tags == same.tags  # in two parts
     for entity in whole.entities:
         assert text[entity.start : entity.end] == entity.text and 0 < entity.probability <= 1
+    for labels in (('M', 'town'), ('town', 'M')):  # a letter is one of the kinds
+        letters = Head('token_classification', labels)
+        found = next(predictor_of(with_head(network(max_length=8), letters)).predict(['a']))
+        assert [entity.label for entity in found.entities] == [*found.tags]
     empty = next(predictor.predict(['  ']))
     assert (empty.words, empty.entities) == ((), ())
     body = TypeAdapter(body_of(head, ServiceSettings()))

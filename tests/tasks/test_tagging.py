@@ -107,6 +107,12 @@ def test_entities_of_tags(tags, wanted):
     assert entities(tags.split()) == wanted
 
 
+def test_a_letter_is_a_kind_where_other_tags_are_no_marks():
+    assert entities(['M', 'O']) == [('', 0, 1)]
+    assert entities(['M', 'O'], ['O', 'M', 'F', 'town']) == [('M', 0, 1)]
+    assert score(['entity_precision'], [['M', 'O']], [['M', 'town']]) == {'entity_precision': 100}
+
+
 @pytest.mark.parametrize(
     'tags, metric',
     [
