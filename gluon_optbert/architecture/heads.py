@@ -12,6 +12,13 @@ from .embedding import Embedding
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
 KINDS += ('multi_label', 'token_classification')
 OF_LABELS = ('classification', 'multi_label', 'token_classification')
+SAID = {  # what a prediction says, by its key in JSON lines
+    'classification': 'label',
+    'multi_label': 'labels',
+    'token_classification': 'tags',
+    'regression': 'value',
+    'question_answering': 'text',
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,20 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..architecture.heads import Head
+from ..architecture.heads import SAID, Head
 from ..runs.display import tracked
 from ..tasks.examples import finite_number
 from ..tasks.metrics import METRICS, exact_match, usual_metrics
 from .instances import Instance
 from .predictor import Prediction, Predictor
-
-_SAID = {  # what a prediction says, by the kind of the head
-    'classification': 'label',
-    'multi_label': 'labels',
-    'token_classification': 'tags',
-    'regression': 'value',
-    'question_answering': 'text',
-}
 
 
 def measured_on_texts(
@@ -86,7 +78,7 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
 
     The labels are those that `check_labels` lets through.
     """
-    said = [getattr(prediction, _SAID[head.kind]) for prediction in predictions]
+    said = [getattr(prediction, SAID[head.kind]) for prediction in predictions]
     labels, answers = [one.label for one in labelled], [one.answers for one in labelled]
     if head.kind == 'question_answering':
         texts = [several or [str(label)] for several, label in zip(answers, labels)]
@@ -105,7 +97,7 @@ def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]
     number of ``texts``, and for a regression the ``mean_difference`` of the values, else the share with the
     ``same_answer`` or ``same_label``.
     """
-    said = _SAID[head.kind]
+    said = SAID[head.kind]
     pairs = [(getattr(one, said), getattr(other, said)) for one, other in zip(whole, low)]
     if head.kind == 'regression':
         return {'texts': len(low), 'mean_difference': float(np.mean([abs(one - two) for one, two in pairs]))}

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..architecture.heads import SAID
 from ..runs.files import read_json
 from .examples import Examples, labels_of, read_examples
 from .features import cut_note
@@ -18,7 +19,6 @@ from .tables import read_json_lines, read_table
 from .task import Task
 
 _SQUAD = re.compile(r'squad[-_\sv]*([12])(?:\.[01])?', re.IGNORECASE)
-_KEYS = {'regression': 'value', 'multi_label': 'labels', 'token_classification': 'tags'}  # of JSON lines
 
 
 def squad_version(name: str) -> str | None:
@@ -116,7 +116,7 @@ def _recorded(
     task: Task, examples: Examples, path: Path, records: list[tuple[int, dict[str, Any]]]
 ) -> list[tuple[int, str]]:
     """The predictions of JSON lines with their lines; their texts are compared with those of the data."""
-    name = _KEYS.get(task.head.kind, 'label')
+    name = SAID[task.head.kind]
     if len(records) != len(examples):
         raise ValueError(f'{path}: {len(records)} predictions for {len(examples)} rows')
     cells = []
