@@ -121,7 +121,11 @@ OF_HEADS = {  # by the kind of a head, the usual ones first
 
 
 def usual_metrics(head: Head) -> tuple[str, ...]:
-    """The scores of a user's own task by its head; the first one decides."""
+    """The scores of a user's own task by its head; the first one decides. ValueError for a head that no task
+    of a table has.
+    """
+    if head.kind not in OF_HEADS:
+        raise ValueError(f'a task of a table has a head of {", ".join(OF_HEADS)}, found {head.kind}')
     if head.kind == 'token_classification':
         marked = any(label[:1] in MARKS and label[1:2] == '-' for label in head.labels)
         return OF_HEADS[head.kind] if marked or MARKS.issuperset(head.labels) else ('tag_accuracy',)

@@ -61,6 +61,10 @@ def test_users_own_task_file_is_read(written):
         ({'metrics': ['bleu']}, "metric 'bleu' is none of"),
         ({'metrics': ['f1'], 'labels': ['a', 'b', 'c']}, "metric 'f1' goes with two labels, and there are 3"),
         ({'head': 'regression', 'labels': []}, "'accuracy' goes with a classification, .* is regression"),
+        (
+            {'head': 'question_answering', 'labels': [], 'metrics': []},
+            'task.json: a task of a table has a head of .*, found question_answering',
+        ),
         ({'fields': []}, 'fields List should have at least 1'),
         ({'extra': 1}, 'extra Extra inputs'),
         ({'names': ['a']}, 'task.json: head: 2 labels have as many different names'),
