@@ -95,7 +95,8 @@ def test_the_table_of_sentence_encoders_says_what_their_results_say():
                 gained, error = apart(runs, whole, search, nothing)
                 changed = f'{gained:.1f}'.replace('-', '−').replace('−0.0', '0.0')
                 cells[-1] += f' ({changed}, {error:.1f})'
-        took = [times[size['parameters'], size['flops'], int8] for size in sizes]
+        keys = [(size['parameters'], size['flops'], int8) for size in sizes]
+        took = [times[key] for key in keys if key in times]
         first = times[whole['parameters'], whole['flops'], False]
         return [label, str(len(runs)), *cells, f'{np.mean([first / one for one in took]):.1f}']
 
