@@ -62,7 +62,7 @@ def test_a_program_without_this_package_gets_the_same_numbers(tmp_path):
         feed = random_feed(UNEVEN, batch=4, length=11, seed=3)
         np.savez(tmp_path / name / 'feed.npz', **{name: feed[name] for name in inputs_of(kind)})
     words = [str(tmp_path / name) for name in cases]
-    subprocess.run([sys.executable, '-c', PLAIN_MXNET, *words], check=True, cwd=str(tmp_path), timeout=120)
+    subprocess.run([sys.executable, '-c', PLAIN_MXNET, *words], check=True, cwd=str(tmp_path), timeout=300)
     for name, (saved, kind, precision) in cases.items():
         outputs = np.load(tmp_path / name / 'out.npz')
         model = build(UNEVEN, saved.parameters, head=saved.head)

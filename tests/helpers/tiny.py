@@ -224,7 +224,7 @@ def environment(**more):
     return {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONDONTWRITEBYTECODE': '1', **more}
 
 
-def run(*arguments, timeout=120, folders=(), **options):
+def run(*arguments, timeout=300, folders=(), **options):
     """A finished Python program of the repository, with what it said; it imports from these folders too."""
     path = os.pathsep.join(str(ROOT / folder) for folder in ('', *folders))
     return subprocess.run(
