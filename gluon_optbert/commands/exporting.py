@@ -198,8 +198,10 @@ def export(argv=None):
     kind = kind_of(saved, recipe.head)
     if kind == 'encoder' and untrained_parts(saved, kind):
         print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')
-    trained = 'mlm' not in (saved.progress.untrained or ())
-    if kind == 'encoder' and trained and recipe.head is None and recipe.format != 'sentence-transformers':
+    missing = set(saved.progress.untrained or ())
+    if recipe.format != 'mxnet':  # the others take the MLM head by itself
+        missing &= {'mlm'}
+    if kind == 'encoder' and not (missing or recipe.head or recipe.format == 'sentence-transformers'):
         print('note: this is the encoder alone; --head pretraining exports its MLM head, too')
     say(measured, recipe, labelled=len(labelled))
     print(*after_export(recipe, kind), sep='\n')
