@@ -400,7 +400,9 @@ def check_same(recipe: Recipe, path: Path, *, but: Sequence[str] = ()) -> None:
     """
     changed = differing(recipe, path, but=(*but, 'output'))
     if changed:
+        begun = read_yaml(path)
+        settings = ', '.join(f'{name} (then {_shown(begun.get(name))})' for name in changed)
         raise ValueError(
-            f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
-            'another --output'
+            f'{Path(path).parent} was begun with other settings of {settings}; use the same, or another '
+            '--output'
         )

@@ -171,7 +171,7 @@ def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tm
     assert not output.exists()
     with pytest.raises(FileExistsError, match='--resume'):
         pretrain(recipe_for(shards_directory, output))
-    with pytest.raises(ValueError, match='other settings of learning_rate, steps'):
+    with pytest.raises(ValueError, match='other settings of learning_rate .*, steps'):
         pretrain(recipe_for(shards_directory, output, resume=True, steps=7, learning_rate=1.0))
     assert pretrain(recipe_for(shards_directory, output, resume=True)) == finished[1]
     assert contents(output)['model.params'] == contents(finished[0])['model.params']
