@@ -1,9 +1,11 @@
 """Search gamma, the learning rate of alpha and the number of alpha steps with Optuna.
 
-Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
-that are not the best keep their metrics, gates and selections, and lose their model directories. An
-interrupted search goes on with --resume and takes its interrupted trial up where that stopped; several
-processes may share one search through --resume, or through --storage."""
+Each trial is a pruning run in OUTPUT/trial-N; the held-out loss of its last round is minimised: that of MLM
+and that of NSP together, on which gates and weights are trained. A third of the trials, ten at most, are
+drawn at random; the others learn from those before them. Trials that are not the best keep their metrics,
+gates and selections, and lose their model directories. An interrupted search goes on with --resume and takes
+its interrupted trial up where that stopped; several processes may share one search through --resume, or
+through --storage."""
 
 import sys
 

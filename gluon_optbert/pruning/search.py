@@ -1,9 +1,10 @@
 """A search for gamma, the learning rate of alpha and the number of alpha steps, with Optuna.
 
-Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
-that are not the best keep their metrics, gates and selections, and lose their model directories and
-checkpoints. An interrupted search takes its interrupted trial up where that stopped, and several processes
-may share one search. On one round of a ladder of sizes the rounds before it are run once, in OUTPUT/ladder.
+Each trial is a pruning run in OUTPUT/trial-N; the held-out loss of its last round is minimised: that of MLM
+and that of NSP together, on which gates and weights are trained. Trials that are not the best keep their
+metrics, gates and selections, and lose their model directories and checkpoints. An interrupted search takes
+its interrupted trial up where that stopped, and several processes may share one search. On one round of a
+ladder of sizes the rounds before it are run once, in OUTPUT/ladder.
 
 Optuna is imported where a search needs it: nothing else does."""
 
@@ -42,7 +43,7 @@ from .run import MODEL, STAGES, STATES
 
 LOG = logging.getLogger(__name__)
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
-RESULTS = ('mlm_accuracy', 'nsp_accuracy', 'parameters')
+RESULTS = ('mlm_loss', 'nsp_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters')
 PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
 STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
 
@@ -226,7 +227,10 @@ class Search:
                 self.study.enqueue_trial(self._first())
             # One seed for each trial: a process that joins must not draw the same again.
             seed = self.recipe.seed + (len(begun) if dead is None else dead.number)
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            at_random = min(10, -(-self.recipe.trials // 3))  # of a small budget not all, as by default
+            self.study.sampler = optuna.samplers.TPESampler(
+                n_startup_trials=at_random, seed=seed, constant_liar=True
+            )
             if dead is None:
                 trial = self.study.ask()
                 self._hold(trial.number)
@@ -285,7 +289,7 @@ class Search:
             for name in RESULTS:
                 value = row.parameters if name == 'parameters' else getattr(row.recovered, name)
                 self._trial.set_user_attr(name, value)
-            self.study.tell(self._trial, row.recovered.mlm_loss)
+            self.study.tell(self._trial, row.recovered.mlm_loss + (row.recovered.nsp_loss or 0.0))
             own = [trial.number for trial in self.completed() if self.is_own(trial)]
             useless = [number for number in own if number != self.study.best_trial.number]
         for number in useless:
@@ -302,7 +306,7 @@ class Search:
             results = (trial.user_attrs.get(name) for name in RESULTS)
             place = self.directory_of(trial)
             rows.append([trial.number, trial.state.name.lower(), *searched, trial.value, *results, place])
-        names = ['trial', 'state', *SEARCHED, 'mlm_loss', *RESULTS, 'directory']
+        names = ['trial', 'state', *SEARCHED, 'loss', *RESULTS, 'directory']
         sheet = io.StringIO()
         csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
         write_file(output / 'trials.csv', sheet.getvalue().encode())
@@ -391,7 +395,7 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
         start = read_start(recipe.model)
         if lacking(start, Shards.open(recipe.shards)):
             raise ValueError(
-                f'a search compares held-out MLM losses, and the heads of {recipe.model} are not trained; '
+                f'a search compares held-out losses, and the heads of {recipe.model} are not trained; '
                 f'train them first, with {named("optbert-pretrain")} --train heads'
             )
         recipe.round_steps(start)

@@ -34,7 +34,9 @@ def finished(tmp_path_factory, shards_directory, model_directory):
 def test_best_trial_comes_first_and_keeps_its_model(finished):
     output, said = finished
     rows = trials_of(output)
-    losses = [float(row['mlm_loss']) for row in rows]
+    losses = [float(row['loss']) for row in rows]
+    both = [float(row['mlm_loss']) + float(row['nsp_loss']) for row in rows]
+    assert losses == pytest.approx(both, rel=1e-12)
     assert len(rows) == 2 and losses == sorted(losses)
     assert f'best: trial {rows[0]["trial"]} ' in said
     following = said.splitlines()[-1]

@@ -45,6 +45,21 @@ def test_trials_that_diverge_have_failed_and_the_search_goes_on(search_of, tmp_p
     assert [*(tmp_path / 'search').glob('trial-*/round-1/*')] == []  # nor are their checkpoints kept
 
 
+def test_two_thirds_of_a_small_budget_learn_from_the_trials_before(search_of, monkeypatch):
+    def counted(**settings):
+        at_random.append(settings.get('n_startup_trials'))
+        return sampler(**settings)
+
+    def diverge(recipe, **_):
+        raise TrainingDiverged('step 1: the gradient is nan')
+
+    at_random, sampler = [], optuna.samplers.TPESampler
+    monkeypatch.setattr(search_module, 'prune', diverge)
+    monkeypatch.setattr(optuna.samplers, 'TPESampler', counted)
+    search(search_of(trials=4))
+    assert at_random == [None, *[2] * 4]  # of Optuna's study, and of every trial
+
+
 @pytest.mark.parametrize('steps, wanted', [(1_000_000, (200, 5000)), (900, (1, 5))])
 def test_range_of_gate_steps_follows_from_the_steps_of_the_base(tmp_path, steps, wanted):
     recipe = SearchRecipe(output=tmp_path, model=tmp_path, shards=tmp_path)
@@ -79,7 +94,7 @@ def test_a_search_that_cannot_be_run_is_refused(search_of, values, message):
 def test_a_network_without_heads_is_refused_before_the_first_trial(search_of, tmp_path):
     write_model(tmp_path / 'base', dataclasses.replace(saved_model(), progress=Progress(untrained=('mlm',))))
     values = {'gate_teacher': True, 'teacher': 'parent', 'teacher_weights': 'labels=0,scores=0'}
-    with pytest.raises(ValueError, match='a search compares held-out MLM losses'):
+    with pytest.raises(ValueError, match='a search compares held-out losses'):
         search(search_of(model=tmp_path / 'base', **values))
     assert not (tmp_path / 'search').exists()
 
