@@ -46,7 +46,6 @@ from .rows import (
     MAKERS,
     STUDY_PLAN,
     TABLE_PLAN,
-    Maker,
     Row,
     base_row,
     rows_at,
@@ -167,7 +166,7 @@ class Plan:
     @functools.cached_property
     def pruning(self) -> PruneRecipe:
         """Settings that all pruning runs share, with the steps of a round."""
-        return self.pruning_of(MAKERS['BERT-base'])  # which has no settings of its own
+        return self.pruning_of('BERT-base')  # which has no settings of its own
 
     @property
     def scratch_steps(self) -> int | None:
@@ -245,16 +244,22 @@ class Plan:
         return all(self.cell(network, task).exists() for task in self.tasks_of(network))
 
     def how(self, row: Row) -> str:
-        """Words for the making of a row; with its steps of gates where they are not those of the others."""
-        own = self.pruning_of(row.maker)
-        if not row.maker.trains_gates or own.alpha_steps == self.pruning.alpha_steps:
-            return row.maker.sentence()
-        most = 'at most ' if own.alpha_steps == 'auto' else ''
-        return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'
+        """Words for the making of a row, with its settings that are not those of the others."""
+        words = [row.maker.sentence()]
+        if row.maker.trains_gates and self.pruning_of(row.name).alpha_steps != self.pruning.alpha_steps:
+            own = self.pruning_of(row.name)
+            most = 'at most ' if own.alpha_steps == 'auto' else ''
+            words.append(f'in each round {most}{gate_steps(own)} steps of gates')
+        of_row = self._stated_of(row.name).items()
+        return ', '.join([*words, *(f'{name} {value}' for name, value in of_row if name != 'alpha_steps')])
 
-    def pruning_of(self, maker: Maker) -> PruneRecipe:
+    def _stated_of(self, row: str) -> Mapping[str, Any]:
+        return self.file.pruning_of.get(row, {}) if self.file else {}
+
+    def pruning_of(self, row: str) -> PruneRecipe:
         """Settings of the pruning runs on the way to a row; the steps are scaled."""
-        recipe, settings = self.recipe, self.stated['pruning']
+        recipe, settings, maker = self.recipe, self.stated['pruning'], MAKERS[row]
+        of_row = self._stated_of(row)
         fixed = {
             'model': str(recipe.base),
             'shards': str(recipe.shards),
@@ -265,7 +270,7 @@ class Plan:
         }
         flags = {'alpha_steps': recipe.alpha_steps, 'recovery_steps': recipe.recovery_steps}
         steps = {name: value for name, value in flags.items() if value is not None}
-        stated = {**settings.values, **steps}
+        stated = {**settings.values, **of_row, **steps}
         own = {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
         own |= maker.settings
         if own:  # which may not go with the method of the file
@@ -282,7 +287,7 @@ class Plan:
             f'{settings.source}: the rows of the paper are pruned without {", ".join(beyond)}; leave that '
             f'out there. Of the rows beside them, {"; ".join(beside)}'
         )
-        values = {**fixed, **steps, **own, **unread}
+        values = {**fixed, **of_row, **steps, **own, **unread}
         common: PruneRecipe = settings.recipe(values, refused=[refused] if beyond else [])
         gates, recovery = (_scaled(recipe.scale, steps) for steps in common.round_steps(self.base))
         settling = common.settling()
@@ -297,7 +302,7 @@ class Plan:
         row = network.row
         if row.maker.kind == 'built':
             return self._from_scratch(network)
-        pruning = self.pruning_of(row.maker)
+        pruning = self.pruning_of(row.name)
         values: dict[str, Any] = {
             'output': str(self.directory(network)),
             'method': row.maker.method,

@@ -12,7 +12,7 @@ from ..architecture.named import bert_base
 from ..architecture.paper import load_table
 from ..runs.programs import named
 from ..runs.recipe import Recipe, RecipeError, Seed, option, read_yaml
-from .rows import BASE, MAKERS, TABLES, known_rows, rows_at, size_name, slug_of, task_names
+from .rows import BASE, BEYOND_THE_PAPER, MAKERS, TABLES, known_rows, rows_at, size_name, slug_of, task_names
 
 
 class TableRecipe(Recipe):
@@ -161,6 +161,8 @@ class StudyFile(pydantic.BaseModel):
         ``parameters`` or ``flops``.
     pruning, pretraining : mapping
         Further fields of `PruneRecipe`, and of `PretrainRecipe` for rows that are trained from scratch.
+    pruning_of : mapping
+        Further fields of `PruneRecipe` for single rows, in place of those of `pruning`.
     scratch_steps : int, optional
         Of rows that are trained from scratch; by default as many as the base was pre-trained for.
     """
@@ -171,6 +173,7 @@ class StudyFile(pydantic.BaseModel):
     tasks: dict[str, StudyTask]
     objective: str = 'parameters'
     pruning: dict[str, Any] = {}
+    pruning_of: dict[str, dict[str, Any]] = {}
     pretraining: dict[str, Any] = {}
     scratch_steps: PositiveInt | None = None
 
@@ -214,6 +217,13 @@ class StudyFile(pydantic.BaseModel):
             for kind, names in _SAID_BY_A_STUDY.items()
             for name in names
             if name in getattr(self, kind)
+        ]
+        alike = (*_SAID_BY_A_STUDY['pruning'], *BEYOND_THE_PAPER, 'model', 'shards', 'output', 'objective')
+        problems += [
+            f'pruning_of.{row}' + (f'.{name} is not of single rows' if row in self.rows else ' is of no row')
+            for row, settings in self.pruning_of.items()
+            for name in settings
+            if row not in self.rows or name in alike
         ]
         published = [size_name(size) for size in self.sizes if size > 1]
         if self.objective != 'parameters' and published:

@@ -80,6 +80,29 @@ def test_networks_come_by_size_seed_and_row_and_one_ladder_makes_all_sizes(recip
     assert ladder.round == 2 and list(study.making(ladder).targets) == sorted(shares, reverse=True)
 
 
+def test_a_row_has_settings_of_its_own(recipe):
+    def write(**settings):
+        recipe.study.write_text(yaml.safe_dump({**FILE, 'pruning_of': {'optBERT-all': settings}}))
+        return plan(recipe)
+
+    study = write(gamma=0.5, alpha_steps=7)
+    settings = {}
+    for one in study.networks:
+        if one.row.maker.trains_gates:
+            run = study.making(one)
+            settings[one.row.name] = (run.gamma, run.alpha_steps, run.recovery_steps)
+    assert settings.pop('optBERT-all') == (0.5, 7, 2) and {*settings.values()} == {(0.01, 2, 2)}
+    row = next(one.row for one in study.networks if one.row.name == 'optBERT-all')
+    assert study.how(row).endswith('in each round 7 steps of gates, gamma 0.5')
+    with pytest.raises(RecipeError, match='pruning_of.optBERT-all.seed is not of single rows'):
+        write(seed=3)
+    with pytest.raises(RecipeError, match='pruning_of.optBERT-all.reconstruct is not of single rows'):
+        write(reconstruct=True)
+    recipe.study.write_text(yaml.safe_dump({**FILE, 'pruning_of': {'optBERT-h': {'gamma': 0.5}}}))
+    with pytest.raises(RecipeError, match='pruning_of.optBERT-h is of no row'):
+        plan(recipe)
+
+
 def test_a_share_of_the_flops_is_out_of_reach_where_pruning_a_width_leaves_more():
     rows = rows_at(['optBERT-f', 'optBERT-all'], [0.75, 0.2], bert_base(), {'objective': 'flops'})
     assert {key: row.unreachable is None for key, row in rows.items()} == {
