@@ -240,17 +240,26 @@ class SquadRecipe(Reading, FineTuneRecipe):
         return Reading.of(dict(self), self.max_length)
 
 
-def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, list[Question]]:
-    """The questions of both parts, from a directory or as GluonNLP fetches them."""
-    files = {part: f'{part}-v{version}.json' for part in ('train', 'dev')}
-    directory = data_directory(
+def squad_files(version: str) -> dict[str, str]:
+    """The files of a version by part."""
+    return {part: f'{part}-v{version}.json' for part in ('train', 'dev')}
+
+
+def squad_directory(data: Path | None, version: str, workers: Workers) -> Path:
+    """The directory of the files of a version; `data_directory` says how, and what it raises."""
+    return data_directory(
         data,
         'squad',
-        list(files.values()),
+        [*squad_files(version).values()],
         lambda name, root: SQuAD(name.split('-')[0], version, root=root),
         workers,
     )
-    questions = {part: read_questions(directory / file) for part, file in files.items()}
+
+
+def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, list[Question]]:
+    """The questions of both parts, from a directory or as GluonNLP fetches them."""
+    directory = squad_directory(data, version, workers)
+    questions = {part: read_questions(directory / file) for part, file in squad_files(version).items()}
     if version == '1.1':
         for part, asked in questions.items():
             unanswered = [question.id for question in asked if not question.answers]

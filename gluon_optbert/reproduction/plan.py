@@ -3,11 +3,13 @@
 A table is a study of one table's rows: each at its published size, with one seed of pruning.
 
     TABLE/recipe.yaml, plan.json                what the table is
+    TABLE/inputs.json                           the content of the base, the shards and the data of tasks
     TABLE/rows/ROW                              a pruning run, or the model directory of a row that is built
     TABLE/cells/ROW/TASK                        a fine-tuning run with all seeds
     TABLE/results/ROW                           copies of the result files
 
     STUDY/recipe.yaml, study.yaml, study.json   what the study is
+    STUDY/inputs.json                           as of a table
     STUDY/networks/ROW-SEED                     a pruning run, whose rounds are the sizes
     STUDY/networks/ROW-SIZE-SEED                a model directory of a row that is built
     STUDY/cells/ROW-SEED/SIZE/TASK/result.json  scores

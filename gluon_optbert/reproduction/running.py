@@ -1,35 +1,49 @@
 """Running a table or a study: every network is made and fine-tuned, as far as that has not been done.
 
 A piece is one network with all of its tasks. What is there is done, and what was interrupted continues where
-it stopped. A table may have been moved meanwhile, and keeps its networks. A study removes a network when
-nothing is left to be made of it: scores, selections and recipes say how to make it again, and a study whose
-networks are lost goes on from the rest of its files. Several processes may share a study: each takes the
-pieces that no other has taken.
+it stopped. It may have been moved meanwhile, and so may its base, shards and data: ``inputs.json`` tells them
+by their content. A table keeps its networks. A study removes a network when nothing is left to be made of it:
+scores, selections and recipes say how to make it again, and a study whose networks are lost goes on from the
+rest of its files. Several processes may share a study: each takes the pieces that no other has taken.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..finetuning.recipe import copy_path, result_path
-from ..finetuning.recipes import SquadRecipe, finetune_glue, finetune_squad
+from ..finetuning.recipes import (
+    SquadRecipe,
+    finetune_glue,
+    finetune_squad,
+    squad_directory,
+    squad_files,
+    task_directory,
+)
 from ..network.saved_model import WEIGHTS
 from ..pruning.algorithm import forget, prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import Display
-from ..runs.files import InUse, running, write_file
-from ..runs.recipe import check_same, differing, save
+from ..runs.files import InUse, read_json, running, sha256, write_file, write_json
+from ..runs.recipe import Recipe, check_same, differing, save
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
+from ..tasks.task import find_task, official_files
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
-from .plan import Network, Plan
+from ..training.recipe import open_shards
+from .plan import SQUAD, Network, Plan
 
 # What may differ on resuming; of the file of a study, of squad1 and of squad2, what is begun tells more.
 _LATER = ('study', 'rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
+INPUTS = 'inputs.json'  # SHA-256 of the files of the base and of every task, and of the splits of the shards
+_OF_BASE = ('architecture.json', WEIGHTS, 'vocab.txt', 'tokenizer_settings.json')  # which a run depends on
+_PLACES = ('base', 'shards', 'data_glue', 'data_squad')  # which may differ where that tells their content
 
 
 def run(plan: Plan, *, workers: Workers | None = None) -> int:
@@ -45,15 +59,20 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
     """
     workers, recipe = workers or Workers(), plan.recipe
     with running(recipe.output, workers):
-        directory = RunDirectory(recipe, may_change=_LATER, name='table ')
-        _check_begun(plan)
+        begun = recipe.output / INPUTS
+        known = read_json(begun) if begun.is_file() else {}
+        directory = RunDirectory(recipe, may_change=_LATER + (_PLACES if known else ()), name='table ')
+        now = _inputs(plan, workers)
+        _check_inputs(recipe.output, known, now)
+        _check_begun(plan, known)
         directory.lay_out(workers, plan.write)
-        if plan.file is None:
-            if workers.first:
-                _name_new_place(plan)
-            return _run_pieces(plan, workers)
         if workers.first:
-            plan.write(recipe.output)  # the file may have got more rows, seeds or tasks
+            if plan.file is not None:
+                plan.write(recipe.output)  # the file may have got more rows, seeds or tasks
+            if {**known, **now} != known:
+                write_json(begun, {**known, **now})
+        if plan.file is None:
+            return _run_pieces(plan, workers)
     return _run_pieces(plan, workers)
 
 
@@ -104,11 +123,13 @@ def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display)
 
 def _make(plan: Plan, network: Network, workers: Workers) -> bool:
     """Prune or build a network, unless it is there; whether it was to be made."""
-    made = plan.made(network)
+    recipe = None if plan.made(network) else plan.making(network)
+    if workers.first and recipe is not None:
+        _name_places(recipe, recipe.output)
+        _name_places(recipe, work_directory(recipe.output))
     workers.barrier(f'network {network.place}')  # all have looked before one writes
-    if made:
+    if recipe is None:
         return False
-    recipe = plan.making(network)
     if isinstance(recipe, PruneRecipe):
         prune(recipe, workers=workers, until=network.round)
         return True
@@ -126,6 +147,8 @@ def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> bool:
     """
     recipe, cell = plan.tuning(network, task), plan.cell(network, task)
     done, copy = cell.exists(), copy_path(recipe)
+    if workers.first and not done:
+        _name_places(recipe, work_directory(cell))
     workers.barrier(f'cell {network.place} {task}')
     if not done:
         tune = finetune_squad if isinstance(recipe, SquadRecipe) else finetune_glue
@@ -159,7 +182,42 @@ def _begun_cells(plan: Plan) -> Iterator[tuple[Network, str, Path]]:
             yield from ((network, task, file) for file in files if file.is_file())
 
 
-def _check_begun(plan: Plan) -> None:
+def _inputs(plan: Plan, workers: Workers) -> dict[str, dict[str, str | None]]:
+    """What identifies the base, the shards and the data of every task, wherever they are; None of a file that
+    is not there.
+    """
+    recipe = plan.recipe
+    files: dict[str, tuple[Path, Iterable[str]]] = {'base': (Path(str(recipe.base)), _OF_BASE)}
+    for task in plan.tasks:
+        if task in SQUAD:
+            directory = squad_directory(recipe.data_squad, SQUAD[task], workers)
+            files[task] = (directory, squad_files(SQUAD[task]).values())
+        else:
+            known = find_task(task)
+            files[task] = (task_directory(known, recipe.data_glue, workers), official_files(known))
+    inputs: dict[str, dict[str, str | None]] = {
+        what: {name: sha256(place / name) if (place / name).is_file() else None for name in names}
+        for what, (place, names) in files.items()
+    }
+    sums = {split: [file.sha256 for file in one.files] for split, one in open_shards(recipe.shards).items()}
+    split_sums = {split: hashlib.sha256('\n'.join(one).encode()).hexdigest() for split, one in sums.items()}
+    return {**inputs, 'shards': split_sums}
+
+
+def _check_inputs(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise ValueError if the base, the shards or the data of a task are others than they were."""
+    others = [
+        f'{what} ({", ".join(sorted({name for name, _ in known[what].items() ^ now[what].items()}))})'
+        for what in now
+        if what in known and known[what] != now[what]
+    ]
+    if others:
+        raise ValueError(
+            f'{output} was begun with other content of {"; ".join(others)}; use the same, or another --output'
+        )
+
+
+def _check_begun(plan: Plan, known: Collection[str]) -> None:
     """Raise ValueError if a network or a cell was begun with other settings than it has now.
 
     So all cells of a task have the same settings, and nothing is run where they would not.
@@ -167,16 +225,18 @@ def _check_begun(plan: Plan) -> None:
     for network in plan.networks:
         made = plan.directory(network) / RECIPE
         if made.is_file():
-            check_same(plan.making(network), made)
+            check_same(plan.making(network), made, but=('model', 'shards') if known else ())
     for network, task, begun in _begun_cells(plan):
         # what follows from where the table is may differ; the base is elsewhere
-        of_its_place = ('results',) if network.row.maker.kind == 'base' else ('results', 'model')
-        check_same(plan.tuning(network, task), begun, but=of_its_place)
+        of_the_table = network.row.maker.kind != 'base'
+        told = (('model', known or of_the_table), ('data', task in known))
+        free = [name for name, may_differ in told if may_differ]
+        check_same(plan.tuning(network, task), begun, but=['results', *free])
 
 
-def _name_new_place(plan: Plan) -> None:
-    """Have the recipes of unfinished cells name the place of a table that was moved."""
-    for network, task, begun in _begun_cells(plan):
-        recipe = plan.tuning(network, task)
-        if begun.parent == work_directory(recipe.output) and differing(recipe, begun):
-            save(recipe, begun)
+def _name_places(recipe: Recipe, directory: Path) -> None:
+    """Have the recipe of an unfinished run name the places of now, if it differs in nothing else."""
+    begun = directory / RECIPE
+    changed = set(differing(recipe, begun)) if begun.is_file() else set()
+    if changed and changed <= {'output', 'results', 'model', 'shards', 'data'}:
+        save(recipe, begun)

@@ -5,12 +5,14 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from helpers.pruned import Interrupted
+from helpers.pruned import Interrupted, interrupted_at
+from helpers.tiny import write_saved_model, write_shards
 from helpers.written_runs import BASE
 
 from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
 from gluon_optbert.reproduction.plan import plan
@@ -193,6 +195,61 @@ def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
     assert len(both) == 4 and first.items() <= both.items()
     of_row = {sums for path, (sums, _) in both.items() if path.startswith('cells/bert-l-1')}
     assert len(of_row) == 1  # the same network, bit for bit
+
+
+@pytest.fixture
+def moved(recipe, tmp_path):
+    """Moves the output, and copies the base, the shards and the data; the recipe with the places of now."""
+
+    def move(name):
+        places = {'base': recipe.base, 'shards': recipe.shards, 'data_glue': recipe.data_glue}
+        for field, place in places.items():
+            shutil.copytree(place, tmp_path / name / field)
+        (last,) = tmp_path.rglob('study.json')
+        last.parent.rename(tmp_path / name / 'out')
+        new = {field: tmp_path / name / field for field in [*places, 'output']}
+        return recipe.replace(**{**new, 'output': tmp_path / name / 'out', 'resume': True})
+
+    return move
+
+
+def test_a_study_goes_on_where_it_and_its_base_shards_and_data_are_elsewhere(recipe, moved, tmp_path):
+    values = {**FILE, 'rows': {'BERT-base, trained on': [1]}, 'tasks': {'SST-2': FILE['tasks']['SST-2']}}
+    recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))
+    run(plan(recipe.replace(output=tmp_path / 'undisturbed')))
+    whole = scores_of(tmp_path / 'undisturbed')
+    shutil.rmtree(tmp_path / 'undisturbed')
+    with interrupted_at(2, 'recovery'):
+        run(plan(recipe))
+    elsewhere = moved('second')
+    with interrupted_at(1, 'SST-2'):
+        run(plan(elsewhere))
+    assert run(plan(moved('third'))) == 0
+    assert len(whole) == 3 and scores_of(tmp_path / 'third' / 'out') == whole
+
+
+def test_other_content_of_base_shards_or_data_is_refused_at_any_place(recipe, moved, tmp_path):
+    run(plan(recipe.replace(minutes=1e-9)))
+    known = (recipe.output / 'inputs.json').read_bytes()
+    elsewhere = moved('second')
+    run(plan(elsewhere.replace(minutes=1e-9)))
+    assert (elsewhere.output / 'inputs.json').read_bytes() == known
+    architecture = read_model(recipe.base).architecture
+    others = {
+        'base': write_saved_model(tmp_path / 'other' / 'base', architecture=architecture, seed=9),
+        'shards': write_shards(tmp_path / 'other' / 'shards', train=(64,)),
+    }
+    refusal = 'out was begun with other content of'
+    for field, named in {'base': r'base \(model.params\);', 'shards': r'shards \(train\);'}.items():
+        with pytest.raises(ValueError, match=f'{refusal} {named}'):
+            run(plan(elsewhere.replace(**{field: others[field]})))
+    dev = elsewhere.data_glue / 'SST-2' / 'dev.tsv'
+    dev.write_text(dev.read_text().replace('\t1', '\t0'))
+    with pytest.raises(ValueError, match=rf'{refusal} SST-2 \(SST-2/dev.tsv\);'):
+        run(plan(elsewhere))
+    (elsewhere.output / 'inputs.json').unlink()  # as in a study of an earlier version
+    with pytest.raises(ValueError, match='other settings of base .*, data_glue .*, shards'):
+        run(plan(elsewhere))
 
 
 def test_a_difference_is_seen_from_two_standard_errors():
