@@ -153,8 +153,8 @@ def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> bool:
     if not done:
         tune = finetune_squad if isinstance(recipe, SquadRecipe) else finetune_glue
         tune(recipe, workers=workers)
-        if workers.first and plan.file is not None:
-            shutil.rmtree(cell / f'seed-{network.seed}', ignore_errors=True)
+    if workers.first and plan.file is not None:
+        shutil.rmtree(cell / f'seed-{network.seed}', ignore_errors=True)
     elif workers.first and copy is not None and not copy.exists():
         write_file(copy, result_path(recipe).read_bytes())
     return not done

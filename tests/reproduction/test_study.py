@@ -224,8 +224,12 @@ def test_a_study_goes_on_where_it_and_its_base_shards_and_data_are_elsewhere(rec
     elsewhere = moved('second')
     with interrupted_at(1, 'SST-2'):
         run(plan(elsewhere))
-    assert run(plan(moved('third'))) == 0
-    assert len(whole) == 3 and scores_of(tmp_path / 'third' / 'out') == whole
+    third = moved('third')
+    assert run(plan(third)) == 0
+    assert len(whole) == 3 and scores_of(third.output) == whole
+    left = third.output / 'cells' / 'base-1' / 'whole' / 'sst-2' / 'seed-1'
+    left.mkdir()  # as if the study had been killed before it removed the network of the cell
+    assert run(plan(third)) == 0 and not left.exists()
 
 
 def test_other_content_of_base_shards_or_data_is_refused_at_any_place(recipe, moved, tmp_path):
