@@ -22,6 +22,7 @@ from ..network.saved_model import SavedModel
 from ..pruning.objectives import PretrainingObjective
 from ..pruning.penalty import PENALTIES
 from ..pruning.recipe import PruneRecipe
+from ..pruning.run import MODEL
 from ..runs.display import duration, markdown_table
 from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
@@ -189,8 +190,8 @@ class Piece:
 
 
 def estimate(plan: Plan, times: Times) -> list[Piece]:
-    """Seconds by network, as the base would take them: what is cut is faster, and an interrupted run counts
-    as whole.
+    """Seconds by network, as the base would take them: what is cut is faster, and an interrupted round,
+    training or fine-tuning counts as whole.
     """
     pieces, counted, base = [], set[tuple[str, int]](), plan.chosen()[0]
     for network in plan.chosen():
@@ -198,7 +199,10 @@ def estimate(plan: Plan, times: Times) -> list[Piece]:
         if not plan.done(network) and not plan.made(network):
             recipe = plan.making(network)
             if isinstance(recipe, PruneRecipe):
-                rounds = {(network.run, number + 1) for number in range(network.round)} - counted
+                run, numbers = plan.directory(network), range(1, network.round + 1)
+                made = [number for number in numbers if (run / f'round-{number}' / MODEL).is_dir()]
+                left = numbers[max(made, default=0) :]  # behind the newest network, as `prune` goes on
+                rounds = {(network.run, number) for number in left} - counted
                 counted |= rounds
                 making = len(rounds) * _round_seconds(recipe, times)
             else:
@@ -259,7 +263,7 @@ def readable(plan: Plan, times: Times) -> str:
     settings = [one.network.row.maker.settings for one in left if one.making]
     repairs = [name for name in ('rotate_heads', 'reconstruct') if any(one.get(name) for one in settings)]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
-    lines += ['an interrupted run counts as whole']
+    lines += ['what is interrupted counts as whole, of a ladder the round that is']
     lines += [f'{len(pieces) - len(left)} networks are done, {len(left)} are left']
     lines += [f'in all {said(sum(one.seconds for one in pieces))}']
     return '\n'.join(lines)

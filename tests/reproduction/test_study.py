@@ -316,7 +316,13 @@ def test_estimate_says_what_is_left_and_counts_a_round_of_a_ladder_once(recipe):
     text = readable(study, times)
     assert 'longest piece' in text and '13 are left' in text
     making = [one.making for one in estimate(study, times) if one.network.row.name == 'optBERT-all']
-    assert making == [2 * (2 + 2 + 3)] * 2 + [0.0] * 2  # steps of gates and recovery, and evaluations
+    a_round = 2 + 2 + 3  # steps of gates and recovery, and evaluations
+    assert making == [2 * a_round] * 2 + [0.0] * 2
+    first = next(one for one in study.networks if (one.row.name, one.size) == ('optBERT-all', 88))
+    study.model(first).mkdir(parents=True)  # of a study whose first size is done, which is not made again
+    (study.model(first) / 'model.params').touch()
+    making = [one.making for one in estimate(study, times) if one.network.row.name == 'optBERT-all']
+    assert making == [a_round, 2 * a_round, 0.0, 0.0]
 
 
 def test_rows_without_gates_stand_beside_gates_that_are_trained_until_they_settle(recipe, tmp_path):
