@@ -182,7 +182,8 @@ def result_row(
     counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]  # F1 of a pair
     if all(scores[name] for name in counted):
         by_seed = [scores[name] for name in counted]
-        if len(set(map(len, by_seed))) > 1:  # tasks with fewer seeds
+        seeds = {tuple(seed for one in results[task] for seed in one.seeds) for task in task_names(table)}
+        if len(seeds) > 1:  # tasks with fewer seeds, or others
             by_seed = [(float(np.mean(one)),) for one in by_seed]
         scores['average'] = tuple(float(np.mean(one)) for one in zip(*by_seed))
         constant = [majority[name] for name in counted]

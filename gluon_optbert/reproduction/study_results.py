@@ -96,8 +96,9 @@ class StudyResults:
         score is their mean.
         """
         result = self.cells[key, task][seed]
-        held_out, decisive = result.metric.split('/')
-        return (result.runs[0].right or {}).get(held_out, '') if metric == decisive else ''
+        held_out = result.metric.split('/')[0]
+        known = score_name(result, metric) == result.metric
+        return (result.runs[0].right or {}).get(held_out, '') if known else ''
 
     def entry(self, key: Key, task: str, metric: str) -> Entry:
         """The same as a cell of a table, over the seeds."""

@@ -10,14 +10,16 @@ from helpers.tiny import write_saved_model, write_shards
 from helpers.written_runs import BASE
 
 from gluon_optbert.architecture.named import bert_base
-from gluon_optbert.finetuning.recipes import finetune_glue
+from gluon_optbert.architecture.paper import load_table
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
-from gluon_optbert.reproduction.rows import rows_at
+from gluon_optbert.reproduction.results import result_row
+from gluon_optbert.reproduction.rows import rows_at, task_names
 from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_results import (
     Difference,
@@ -28,7 +30,7 @@ from gluon_optbert.reproduction.study_results import (
     write_study,
 )
 from gluon_optbert.runs.files import locked
-from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
 
 FILE = {
     'rows': {
@@ -261,6 +263,48 @@ def test_a_difference_is_seen_from_two_standard_errors():
     assert verdicts == ['seen', 'undecided', 'the opposite']
     assert Difference(9.0, None).verdict == 'undecided'
     assert Difference(0.0, 0.0).verdict == 'undecided'  # two networks that answer alike
+
+
+def written(scores, seed=1, task='SST-2', **more):
+    """A cell with scores of one seed; the first one counts."""
+    run, recipe = SeedRun(seed, (), 1, scores, 1.0, **more), GlueRecipe(model='m', output='o', task='SST-2')
+    common = '0', 9, BASE.to_dict(), {'train': 8}, (run,)
+    return FineTuningResult(task, next(iter(scores)), *common, to_dict(recipe), {})
+
+
+def test_the_error_of_a_difference_is_that_of_the_score_that_is_shown():
+    """Of SQuAD 2.0 tables have the F1 of the best threshold, and the instances' marks are of another one."""
+    marks = {'right': {'dev': '1100'}}, {'right': {'dev': '1000'}}
+    names = {'SQuAD v1.1': ('dev/f1',), 'SQuAD v2.0': ('dev/f1', 'dev/best_f1')}
+    cells = {}
+    for task, scored in names.items():
+        for row, score, own in zip(('optBERT-all', 'optBERT-h'), (50.0, 25.0), marks):
+            cells[(row, 66.0), task] = {1: written(dict.fromkeys(scored, score), task=task, **own)}
+    study = StudyResults({}, cells)
+    pair = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h')]
+    assert study.difference(*pair, 'SQuAD v1.1', 'f1').error == pytest.approx(25.0)
+    assert study.difference(*pair, 'SQuAD v2.0', 'f1') == Difference(25.0, None)
+
+
+def test_an_average_has_a_deviation_only_over_seeds_that_every_task_has():
+    table = load_table(9)
+
+    def average(other_seeds):
+        cells = {task: [1, 2] for task in task_names(table)} | {'MNLI': other_seeds}
+        results = {
+            task: [
+                written(dict.fromkeys(['dev/accuracy', 'dev/f1', 'dev/exact'], 50.0 + one), one)
+                for one in seeds
+            ]
+            for task, seeds in cells.items()
+        }
+        planned = {'name': 'optBERT-h', 'unreachable': None}
+        return result_row(table, planned, results).entries['average'].scores
+
+    assert average([1, 2]) == pytest.approx((51.0, 52.0))
+    assert average([2, 3]) == pytest.approx((51.5 + 1 / 6,)) and average([1]) == pytest.approx(
+        (51.5 - 0.5 / 6,)
+    )
 
 
 def test_cells_of_a_package_without_a_repository_have_no_commit():
