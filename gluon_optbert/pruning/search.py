@@ -170,9 +170,14 @@ class Search:
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
-            self.study = optuna.create_study(
-                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
-            )
+            with self._alone():  # SQLite refuses a table that another process has just made
+                self.study = optuna.create_study(
+                    storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
+                )
+
+    def _alone(self) -> FileLock:
+        """Lock against the other processes of this output while the study is opened or a trial is chosen."""
+        return FileLock(self.recipe.output / '.study.lock')
 
     def trials(self) -> list[Any]:
         """All trials of the study, in their order."""
@@ -218,7 +223,7 @@ class Search:
         """A trial to run on rank 0: one whose process has died, or a new one; None if there are enough."""
         import optuna
 
-        with FileLock(self.recipe.output / '.study.lock'):
+        with self._alone():
             begun = [trial for trial in self.trials() if trial.state.name != 'WAITING']
             dead = next((trial for trial in begun if self._is_dead(trial)), None)
             if dead is None and len(begun) >= self.recipe.trials:

@@ -6,6 +6,7 @@ import json
 
 import optuna
 import pytest
+from filelock import FileLock, Timeout
 from helpers.pruned import values_for, with_more_tokens
 from helpers.tiny import contents, network, saved_model, write_saved_model
 
@@ -15,6 +16,7 @@ from gluon_optbert.pruning import search as search_module
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
 
 
@@ -136,6 +138,20 @@ def test_a_rung_that_cannot_be_cut_is_refused(search_of, tmp_path, targets, mess
     with pytest.raises(ValueError, match=message):
         search(search_of(model=tmp_path / 'wide', **values))
     assert (tmp_path / 'search' / 'ladder').exists() == (targets[1] == 0.75)  # which tells how far it comes
+
+
+def test_processes_that_begin_a_search_together_open_its_study_one_after_the_other(search_of, monkeypatch):
+    """Each makes the tables of the database, unless they are there."""
+    recipe, original = search_of(), optuna.create_study
+
+    def opened(**more):
+        with pytest.raises(Timeout):
+            FileLock(recipe.output / '.study.lock').acquire(blocking=False)
+        return original(**more)
+
+    monkeypatch.setattr(optuna, 'create_study', opened)
+    recipe.output.mkdir()
+    search_module.Search(recipe, Workers())
 
 
 class Killed(BaseException):
