@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import read_points, score_of, write_points
+from points import check_alike, read_points, score_of, write_points
 
 from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
@@ -39,8 +39,18 @@ Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and
 
 
 def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """The main score of every setting, seed by seed and over the seeds, in Markdown."""
-    one = next(result for by_seed in scores.values() for result in by_seed.values())
+    """The main score of every setting, seed by seed and over the seeds, in Markdown; ValueError if runs
+    differ in more than the settings.
+    """
+    results = {f'{name}/seed-{seed}': one for name in scores for seed, one in scores[name].items()}
+    one, free = next(iter(results.values())), {'results', 'seeds'}.union(*settings.values())
+    made = {
+        name: {'weights': result.get('model_sha256'), 'data set': result['task'], **result.get('recipe', {})}
+        for name, result in results.items()
+    }
+    free |= {'weights'} if 'model' in free else set()
+    alike = {name: {key: own[key] for key in own.keys() - free} for name, own in made.items()}
+    check_alike(f'the runs on {one["task"]}', alike)
     metric, first = one['metric'], next(iter(settings))
     seeds = sorted({seed for results in scores.values() for seed in results})
 

@@ -184,6 +184,12 @@ def test_differences_of_settings_are_paired_by_seed_and_by_instance():
     # b is right 0, 1, 0.5 and 0 of an instance more often: 0.23936 is the error of the mean of these four
     error = (1.0**2 + 23.936**2) ** 0.5
     assert f'| +2.00 ± {error:.2f} |' in table_of(scores, {'a': {}, 'b': {}})
+    scores['a'][1]['recipe'], scores['b'][2]['recipe'] = (
+        {'epochs': 1, 'dropout': 0.1},
+        {'epochs': 3, 'dropout': 0},
+    )
+    with pytest.raises(ValueError, match='the runs on SST-2: b/seed-2 differs from a/seed-1 in epochs$'):
+        table_of(scores, {'a': {}, 'b': {'dropout': 0.0}})
 
 
 def test_missing_runs_of_settings_are_made(model_directory, tmp_path, monkeypatch):
