@@ -244,11 +244,13 @@ def notes(results: Results) -> list[str]:
     """Remarks without which the table cannot be read."""
     plan = results.plan
     of_table, most = 'scale' in plan, 'at most ' if plan['alpha_steps_auto'] else ''
+    seeds = ' of fine-tuning, one network a row'
+    if not of_table:
+        seeds = ' that a cell has, each of pruning and fine-tuning'
     remarks = [
         f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
         f'seeds {", ".join(map(str, plan["seeds"]))}'
-        + (' of fine-tuning, one network a row; ' if of_table else ', each of pruning and fine-tuning; ')
-        + 'scores in percent, on the held-out sets.',
+        f'{seeds}; scores in percent, on the held-out sets.',
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
