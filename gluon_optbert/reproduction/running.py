@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -43,6 +44,7 @@ from .plan import SQUAD, Network, Plan
 _LATER = ('study', 'rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
 INPUTS = 'inputs.json'  # SHA-256 of the files of the base and of every task, and of the splits of the shards
 _OF_BASE = ('architecture.json', WEIGHTS, 'vocab.txt', 'tokenizer_settings.json')  # which a run depends on
+_PATIENCE = 60  # seconds for which another process of a study may begin
 _PLACES = ('base', 'shards', 'data_glue', 'data_squad')  # which may differ where that tells their content
 
 
@@ -58,11 +60,12 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
         From the runs.
     """
     workers, recipe = workers or Workers(), plan.recipe
-    with running(recipe.output, workers):
+    now = _inputs(plan, workers)
+    with contextlib.ExitStack() as stack:
+        _lock(stack, plan, workers)
         begun = recipe.output / INPUTS
         known = read_json(begun) if begun.is_file() else {}
         directory = RunDirectory(recipe, may_change=_LATER + (_PLACES if known else ()), name='table ')
-        now = _inputs(plan, workers)
         _check_inputs(recipe.output, known, now)
         _check_begun(plan, known)
         directory.lay_out(workers, plan.write)
@@ -74,6 +77,18 @@ def run(plan: Plan, *, workers: Workers | None = None) -> int:
         if plan.file is None:
             return _run_pieces(plan, workers)
     return _run_pieces(plan, workers)
+
+
+def _lock(stack: contextlib.ExitStack, plan: Plan, workers: Workers) -> None:
+    """Lock the output; one of a study, which a process locks as it begins, as soon as it is free."""
+    for waited in itertools.count():
+        try:
+            stack.enter_context(running(plan.recipe.output, workers))
+            return
+        except InUse:
+            if plan.file is None or waited == _PATIENCE:
+                raise
+            time.sleep(1)
 
 
 def _run_pieces(plan: Plan, workers: Workers) -> int:

@@ -1,5 +1,6 @@
 """A study: its networks and pieces, run, stopped, lost and gone on with, and the tables made of it."""
 
+import contextlib
 import shutil
 
 import numpy as np
@@ -179,6 +180,14 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     assert apart.mean == pytest.approx(np.subtract(*(one.runs[0].scores[one.metric] for one in pair)))
     right = [np.array(list(map(int, one.runs[0].right['dev']))) for one in pair]
     assert apart.error == pytest.approx(100 * np.subtract(*right).std(ddof=1) / len(right[0]) ** 0.5)
+
+
+def test_a_process_waits_while_another_one_begins_with_the_study(recipe, monkeypatch):
+    stopped, free = recipe.replace(minutes=1e-9), contextlib.ExitStack()
+    left = run(plan(stopped))
+    free.enter_context(locked(recipe.output))
+    monkeypatch.setattr(module.time, 'sleep', lambda seconds: free.close())
+    assert run(plan(stopped.replace(resume=True))) == left
 
 
 def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
