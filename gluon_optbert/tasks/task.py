@@ -94,6 +94,8 @@ class _TaskFile(BaseModel):
             for name in self.test
             if not _is_plain(name)
         ]
+        if self.names and not self.labels:
+            problems.append('names has no labels to name; give labels, too, in the order of the names')
         columns = [*self.fields, self.label]
         if len(set(columns)) < len(columns):
             problems.append(f'one column is named twice among the fields and the label: {", ".join(columns)}')

@@ -72,6 +72,7 @@ def test_users_own_task_file_is_read(written):
         ({'test': {'train': 'RTE/test.tsv'}}, "'train' is the name of two sets"),
         ({'name': ' '}, 'name String should match'),
         ({'fields': ['a', 'a']}, 'one column is named twice'),
+        ({'labels': [], 'names': ['no', 'yes']}, 'names has no labels to name'),
     ],
 )
 def test_task_file_that_is_wrong_is_refused(written, change, said):
