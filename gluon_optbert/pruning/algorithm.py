@@ -187,7 +187,9 @@ def run_round(run: Run, came: SavedModel) -> SavedModel:
             start, of_start = fitted, after_fit or after_cut
     parameters, progress = recover(run, start, of_start)  # evaluates on its way
 
-    recovered = dataclasses.replace(shrunk, parameters=parameters)
+    made = {'trained': parameters is not start.parameters, 'fitted': start is fitted}
+    head = run.objective.head_of(shrunk.architecture, **made)
+    recovered = dataclasses.replace(shrunk, parameters=parameters, head=head)
     changes = {
         CUT: ((came, before), (shrunk, after_cut)),
         RECOVERY: ((start, of_start), (recovered, progress.measured)),
@@ -338,7 +340,8 @@ def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel) -> SavedModel:
     chosen, text = read_selection(run.directory / SELECTION), run.text(wanted)
     with run.doing('fitting layers'):
         fitted = reconstruct(current, shrunk, chosen, text, workers=run.workers)
-    return run.write(FITTED, fitted)
+    head = run.objective.head_of(fitted.architecture, fitted=True)
+    return run.write(FITTED, dataclasses.replace(fitted, head=head))
 
 
 def difference_errors(run: Run, changes: Mapping[str, tuple[Known, Known]]) -> dict[str, float]:

@@ -232,14 +232,15 @@ class PruningObjective:
         """Number of held-out instances that are measured on."""
         raise NotImplementedError
 
-    def head_of(self, architecture: Architecture) -> Head:
+    def head_of(self, architecture: Architecture, *, trained: bool = False, fitted: bool = False) -> Head:
         """The head of a network that is left; its embedding says of which index it is a query encoder, if it
-        is one.
+        is one, as `PruningRecipe.nearest_by_number` does.
         """
         head, recipe = self.start.head, self.recipe
         if head.outputs:
             return head
-        near = recipe.nearest_by_number(self.start.architecture, architecture)
+        widths = self.start.architecture, architecture
+        near = recipe.nearest_by_number(*widths, trained=trained, fitted=fitted)
         name = Path(near or '').name
         if near == 'parent':
             name = head.embedding.index or Path(self.start.recipe.get('source') or recipe.model).name

@@ -269,16 +269,18 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
             return self.without_labels and 'h' not in self.prune
         return self.word_embeddings == 'freeze'
 
-    def nearest_by_number(self, before: Architecture, after: Architecture) -> str | None:
+    def nearest_by_number(
+        self, before: Architecture, after: Architecture, *, trained: bool, fitted: bool
+    ) -> str | None:
         """The network whose embeddings those after pruning come near, number by number, as `taught` names it:
-        what recovery learns from, or where nothing is trained, what layers are fitted to; None if there is
-        none.
+        what recovery learnt from if it `trained` the network, else what its layers were `fitted` to; None if
+        there is none.
         """
         if not self.without_labels or before.h != after.h:
             return None
-        if self.recovers:
+        if trained:
             return self.taught if self.teaching().same_width else None
-        return 'parent' if self.reconstruct else None
+        return 'parent' if fitted else None
 
     @property
     def recovers(self) -> bool:

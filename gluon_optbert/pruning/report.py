@@ -214,6 +214,10 @@ def readable(
         columns = {}
     measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
     least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
+    made = {
+        'trained': recipe.recovers and rows[-1].kept_step != 0,
+        'fitted': recipe.reconstruct and rows[-1].started_from != CUT,
+    }
     template = markdown_template(TEMPLATE, digits=_digits, shown=_cell, widths=widths_line)
     text = template.render(
         recipe=recipe,
@@ -224,7 +228,7 @@ def readable(
         unit=None if first is None else _words(first).unit,
         last=last,
         decided_by=_decided_by,
-        query_encoder=recipe.nearest_by_number(rows[0].architecture, rows[-1].architecture),
+        query_encoder=recipe.nearest_by_number(rows[0].architecture, rows[-1].architecture, **made),
         scores=list(first.scores) if isinstance(first, TaskScores) and len(first.scores) > 1 else [],
         poor=next((one for losses in measured for one in losses if getattr(one, 'poor', False)), None),
         least='' if least is None else f'{least:.{last.digits}f}',

@@ -179,7 +179,8 @@ def test_a_network_that_lost_hidden_units_is_no_query_encoder(texts, model_direc
 def test_what_keeps_the_embeddings_makes_a_query_encoder(texts, model_directory, tmp_path, more, index):
     recipe = recipe_for(model_directory, texts, tmp_path / 'run', **more)
     objective = SentenceObjective(recipe, read_model(model_directory), Workers())
-    assert objective.head_of(objective.start.architecture).embedding.index == index
+    made = {'trained': recipe.recovers, 'fitted': recipe.reconstruct}
+    assert objective.head_of(objective.start.architecture, **made).embedding.index == index
     assert not [doubt for doubt in doubts(objective) if 'query encoder' in doubt]
 
 
@@ -192,9 +193,24 @@ def test_a_query_encoder_is_one_for_the_network_that_it_learnt(texts, model_dire
     ):
         recipe = recipe_for(model_directory, texts, tmp_path / 'run', teacher=teacher, **more)
         objective = SentenceObjective(recipe, read_model(model_directory), Workers())
-        assert objective.head_of(objective.start.architecture).embedding.index == index
+        made = {'trained': recipe.recovers, 'fitted': recipe.reconstruct}
+        assert objective.head_of(objective.start.architecture, **made).embedding.index == index
         page = readable([Round.of(objective.start, 0)], recipe, embeddings=[{'instances': 10}])
         assert f'embeddings search an index that was made with {named}.' in page
+
+
+def test_a_network_that_stays_as_it_was_cut_is_no_query_encoder(texts, model_directory, tmp_path):
+    """As `keep_best` keeps it where recovery makes it worse; fitted only, it is one of no teacher."""
+    teacher = str(write_saved_model(tmp_path / 'other', seed=5))
+    for more, index in (({}, ''), ({'reconstruct': True, 'teacher': teacher}, model_directory.name)):
+        output = tmp_path / f'run{index}'
+        more = {'keep_best': True, 'learning_rate': 1.0, 'teacher_weights': 'states=0', **more}
+        rows = prune_task(recipe_for(model_directory, texts, output, **more))
+        assert rows[-1].kept_step == 0 and rows[-1].started_from is None
+        assert read_model(output / 'round-1' / 'shrunk').head.embedding.index == ''
+        assert read_model(output / 'round-1' / 'model').head.embedding.index == index
+        page = (output / 'pruning.md').read_text()
+        assert ('an index that was made with the network before pruning.' in page) == bool(index)
 
 
 def test_queries_are_compared_with_the_documents_of_the_index():
