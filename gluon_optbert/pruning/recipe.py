@@ -515,6 +515,7 @@ class TaskPruneRecipe(
             'the task sentences has no labels and needs a teacher': self.taught is None,
             'batch_size is not read for sentences, batch_tokens is': not self.is_default('batch_size'),
             'gate_teacher is about labels and scores, which the task sentences has not': self.gate_teacher,
+            'labels names labels, which the task sentences has not': bool(self.labels),
         }
         of_others = {'batch_tokens is about the task sentences': self.batch_tokens is not None}
         wrong = {

@@ -19,6 +19,7 @@ from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import TaskScores, marked, paired_error
 from ..runs.recipe import fill, to_dict
+from ..runs.starting import flag
 from ..tasks.features import token_batches
 from ..tasks.own_data import OwnData
 from ..tasks.scoring import squad_version
@@ -172,6 +173,9 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> GlueRecipe 
         )
     version = squad_version(str(task))
     kind = SquadRecipe if version else GlueRecipe
+    unread = sorted(stated - {*kind.model_fields})
+    if unread:
+        raise ValueError(f'{", ".join(map(flag, unread))}: about a table, and the task is SQuAD {version}')
     read = (*_READING, *OwnData.OWN_DATA) if own else _READING
     values: dict[str, Any] = {name: saved.recipe[name] for name in read if saved.recipe.get(name) is not None}
     values.update({'version': version} if version else {'task': task or None})

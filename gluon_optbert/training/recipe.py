@@ -135,7 +135,10 @@ class TrainingRecipe(WeightRecipe):
 class PretrainRecipe(TrainingRecipe):
     """A pre-training run."""
 
-    ALTERNATIVES = (('model', 'architecture', 'a model directory has an architecture of its own'),)
+    ALTERNATIVES = (
+        ('model', 'architecture', 'a model directory has an architecture of its own'),
+        ('model', 'initial_std', 'a model directory has weights of its own'),
+    )
 
     architecture: str = option('architecture: a name (l4_h256_a4, bert_base), a file or JSON', 'bert_base')
     model: Path | None = option('model directory to start from instead of random weights', None)

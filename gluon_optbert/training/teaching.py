@@ -42,6 +42,8 @@ class TeacherRecipe(Recipe):
             problems += [f'{name} goes with --teacher' for name in stated]
         elif not any(getattr(self.teaching(), name) for name in PARTS_OF_LOSS):
             problems.append('all teacher_weights are 0, so nothing would be learnt')
+        elif not (self.is_default('temperature') or self.teaching().scores):
+            problems.append('temperature is about scores, whose weight is 0 in teacher_weights')
         if self.without_labels:
             problems += [
                 f'teacher_weights {name} is about labels and scores, which recovery without labels has not'

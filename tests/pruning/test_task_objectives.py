@@ -153,12 +153,20 @@ def test_every_cut_and_its_export_are_exact(runs):
         ('SST-2', {'teacher': 'none', 'gate_teacher': True}, 'gate_teacher needs a teacher'),
         ('sentences', {'teacher': 'none'}, 'has no labels and needs a teacher'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
+        ('sentences', {'labels': 'no=0,yes=1'}, 'labels names labels'),
+        ('sentences', {'temperature': 7.0}, 'temperature is about scores'),
         ('sentences', {'data': None}, 'needs --data'),
     ],
 )
 def test_contradictory_settings_are_refused(recipe_of, name, more, message):
     with pytest.raises(RecipeError, match=message):
         recipe_of(name, **more)
+
+
+def test_options_of_a_table_are_refused_for_questions(pruned_for, tmp_path):
+    with pytest.raises(ValueError, match='^--held-out, --labels: about a table, and the task is SQuAD 2.0$'):
+        pruned_for('SQuAD', labels='no=0,yes=1', held_out=0.2)
+    assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('method', ['alpha', 'layers', 'heads'])

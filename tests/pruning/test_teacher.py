@@ -75,6 +75,9 @@ def test_what_only_a_teacher_would_read_is_refused_without_one(kind, without):
         with pytest.raises(RecipeError, match=f'^{name} goes with --teacher$'):
             fill(kind, {**values, **without, name: value})
         assert not fill(kind, {**values, 'teacher': 'parent', name: value}).is_default(name)
+    unread = {'teacher': 'parent', 'teacher_weights': 'scores=0', 'temperature': 7.0}
+    with pytest.raises(RecipeError, match='^temperature is about scores, whose weight is 0'):
+        fill(kind, {**values, **unread})
 
 
 STATES_ALONE = {

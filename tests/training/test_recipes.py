@@ -5,7 +5,7 @@ import pytest
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.cutting.baselines import select_blocks
-from gluon_optbert.runs.recipe import fill, find_recipe, read_yaml
+from gluon_optbert.runs.recipe import RecipeError, check_alternatives, fill, find_recipe, read_yaml
 from gluon_optbert.training.recipe import PretrainRecipe
 
 
@@ -21,6 +21,12 @@ def test_the_phases_of_bert_base_are_its_million_steps():
     assert first.learning_rate == whole.learning_rate and first.batch_size == second.batch_size == 256
     there = whole.schedule(whole.steps)(first.steps)
     assert second.learning_rate == pytest.approx(there, rel=0.02)  # counted after the rise
+
+
+def test_what_a_model_directory_has_is_not_stated_beside_it():
+    for name, value in (('architecture', 'bert_9'), ('initial_std', 0.04)):
+        with pytest.raises(RecipeError, match='exclude each other: a model directory has'):
+            check_alternatives(PretrainRecipe, {'model': 'first', name: value})
 
 
 def test_undivided_attention_trains_half_of_the_blocks():
