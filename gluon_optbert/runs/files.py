@@ -378,7 +378,8 @@ def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise FileNotFoundError(f'{directory}: no such directory')
+        found = 'is a file, and a directory is wanted' if directory.exists() else 'no such directory'
+        raise FileNotFoundError(f'{directory}: {found}')
     path = directory / MANIFEST
     if not path.is_file():
         found = what_it_is(directory)

@@ -186,6 +186,10 @@ class Shards:
         if not path.is_file():
             raise FileNotFoundError(f'{path}: not there, so this is no directory of shards; {REMAKE}')
         values = read_sealed(path, most_bytes=MOST_MANIFEST_BYTES)
+        if values.get('format', FORMAT) != FORMAT:
+            raise ValueError(
+                f'{path}: this is {values["format"]!r:.80}, so this is no directory of shards; {REMAKE}'
+            )
         try:
             manifest = checked(Manifest, values, source=path)
         except ValueError as error:
