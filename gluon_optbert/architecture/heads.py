@@ -123,12 +123,16 @@ class Head:
             )
         return dataclasses.replace(self, labels=labels, names=names)
 
+    def of_another_task(self, other: Head) -> bool:
+        """Whether both heads say of which task they are, and it is not the same."""
+        tasks = {''.join(filter(str.isalnum, head.task.lower())) for head in (self, other)} - {''}
+        return len(tasks) > 1
+
     def rows_in(self, other: Head) -> list[int] | None:
         """The row of each label in the scores of another head, by the label or by its name, without regard to
         capitals; None if that is of another kind or task, or not every label has one row of its own there.
         """
-        tasks = {''.join(filter(str.isalnum, head.task.lower())) for head in (self, other)} - {''}
-        if self.kind != other.kind or len(self.labels) != len(other.labels) or len(tasks) > 1:
+        if self.kind != other.kind or len(self.labels) != len(other.labels) or self.of_another_task(other):
             return None
         rows, numbers = [], other.numbers
         for label, name in zip(self.labels, self.names or self.labels):

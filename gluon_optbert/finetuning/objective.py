@@ -100,6 +100,8 @@ def labels_remedy(own: Head, wanted: Head) -> str:
     """The part of a message on heads whose labels may be the same under other names; empty if they cannot."""
     if own.kind != wanted.kind or len(own.labels) != len(wanted.labels) or not own.labels:
         return ''
+    if own.of_another_task(wanted):
+        return ''
     return (
         f'--labels {",".join(f"{label}=…" for label in own.labels)} says which of {", ".join(wanted.labels)} '
         'each of its labels is; or '

@@ -119,6 +119,9 @@ def test_labels_are_matched_by_name_or_refused_with_the_flag(finished, own, want
     if rows is None:
         with pytest.raises(ValueError, match=f'--labels {own[0]}=…,{own[1]}=… says which of '):
             start_parameters(saved, wanted, seed=1)
+        of_tasks = dataclasses.replace(saved, head=Head('classification', own, 'RTE'))
+        with pytest.raises(ValueError, match='wants another; start from the network'):  # no flag helps
+            start_parameters(of_tasks, dataclasses.replace(wanted, task='SST-2'), seed=1)
         return
     start = start_parameters(saved, wanted, seed=1)
     for name in ('task.weight', 'task.bias'):
