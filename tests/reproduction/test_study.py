@@ -224,6 +224,7 @@ def moved(recipe, tmp_path):
     return move
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_and_its_base_shards_and_data_are_elsewhere(recipe, moved, tmp_path):
     values = {**FILE, 'rows': {'BERT-base, trained on': [1]}, 'tasks': {'SST-2': FILE['tasks']['SST-2']}}
     recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))

@@ -151,12 +151,12 @@ def test_gates_of_a_table_are_trained_until_they_settle_if_they_have_the_steps(p
 
 def test_weights_of_a_teacher_act_in_the_row_that_has_one(planned, further):
     """Settings of the paper's rows may be stated where they change nothing."""
-    weights = 'teacher_weights: {scores: 0, labels: 0.5}\ntemperature: 4\n'
+    weights = 'teacher_weights: {scores: 0.25, labels: 0.5}\ntemperature: 4\n'
     off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\n'
     recipes = pruned(planned(pruning=further(weights + off), scale=0.5))
     plain, taught = recipes['optBERT-all'], recipes['optBERT-all+']
     assert plain.teacher is None and taught.teacher == 'parent'
-    assert taught.teaching() == Weights(labels=0.5, scores=0.0, states=1.0, temperature=4.0)
+    assert taught.teaching() == Weights(labels=0.5, scores=0.25, states=1.0, temperature=4.0)
     assert taught.batch_size == plain.batch_size == 8
     assert taught.recovery_steps == plain.recovery_steps == 1
 
