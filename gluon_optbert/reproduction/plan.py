@@ -248,8 +248,8 @@ class Plan:
     def how(self, row: Row) -> str:
         """Words for the making of a row, with its settings that are not those of the others."""
         words = [row.maker.sentence()]
-        if row.maker.trains_gates and self.pruning_of(row.name).alpha_steps != self.pruning.alpha_steps:
-            own = self.pruning_of(row.name)
+        own = self.pruning_of(row.name) if row.maker.trains_gates else self.pruning
+        if own.alpha_steps != self.pruning.alpha_steps:
             most = 'at most ' if own.alpha_steps == 'auto' else ''
             words.append(f'in each round {most}{gate_steps(own)} steps of gates')
         of_row = self._stated_of(row.name).items()
