@@ -125,9 +125,12 @@ def task_of_file(
             f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
-    for name in columns[:-1] if guessed else ():
-        cells = (cell for _, cell in table.column(name))
-        if name.casefold() in _NUMBERING or all(_number(label_text(cell)) is not None for cell in cells):
+    texts = {name: [label_text(cell) for _, cell in table.column(name)] for name in columns[:-1] if guessed}
+    of_words = {name for name, cells in texts.items() if any(len(cell.split()) > 1 for cell in cells)}
+    for name, cells in texts.items():
+        numbers = all(_number(cell) is not None for cell in cells)
+        names = of_words and name not in of_words and len(set(cells)) == len(cells)
+        if name.casefold() in _NUMBERING or numbers or names:
             raise ValueError(
                 f'{path}: its column {name!r} has numbers, or names of rows, and no text; --text and --label '
                 'name the columns to read'

@@ -244,6 +244,7 @@ def test_flags_of_columns_decide_that_json_lines_with_words_are_a_table(tmp_path
         (',body,verdict\n0,a,0\n1,b,1\n', {}, "its column '' has numbers, .* --text and --label name"),
         ('Id,body,verdict\nx,a,0\ny,b,1\n', {}, "its column 'Id' has numbers, or names of rows"),
         ('body,rude,loud\na,0,0\nb,1,1\n', {}, "its column 'rude' has numbers"),
+        ('review,body,verdict\nr1,a b,0\nr2,b,1\n', {}, "its column 'review' has numbers, or names of rows"),
         ('text,sentence,label\na,a,0\nb,b,1\n', {}, 'its columns may be sentence, label or text, label'),
     ],
 )
