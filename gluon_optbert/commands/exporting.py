@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from .. import api
+from ..architecture.heads import Head
 from ..deployment.description import KINDS, NAMES, ONNX
 from ..deployment.export import ONNX_DIFFERENCES, PRECISIONS, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.instances import Instance, read_instances
@@ -147,14 +148,16 @@ def say(measured: dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
     print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 
 
-def after_export(recipe: ExportRecipe, kind: str) -> list[str]:
-    """The commands that lead on from an export of a kind."""
+def after_export(recipe: ExportRecipe, kind: str, head: Head) -> list[str]:
+    """The commands that lead on from an export of a kind, of a network with that head."""
     if recipe.format != 'mxnet':
         return [f'how it is loaded: {recipe.output / CARD}']
     if kind == 'pretraining':
         return []
     embed = ['--embed', 'embeddings.npy'] if kind == 'encoder' else []
-    predicting = line('optbert-predict', recipe.output, '--input', 'sentences.txt', *embed)
+    pairs = head.kind == 'question_answering' or len(head.columns) == 3
+    lines = 'pairs.txt' if pairs else 'sentences.txt'
+    predicting = line('optbert-predict', recipe.output, '--input', lines, *embed)
     what = 'embed' if embed else 'predict'
     return [
         f'next, to {what}: {predicting}',
@@ -183,7 +186,9 @@ def export(argv=None):
     example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
     recipe = parse(ExportRecipe, argv, description=export.__doc__, positional='model', example=example)
     saved = read_model(recipe.model)
-    head = known_head(saved.head)
+    head, kind = known_head(saved.head), kind_of(saved, recipe.head)
+    if recipe.labelled and kind != 'task':
+        raise ValueError(f'--labelled goes with the head of a task, and {recipe.model} has none')
     texts: list[Instance] = []
     if recipe.calibrate:
         texts = read_instances(recipe.calibrate, head, most=recipe.calibration_lines)
@@ -195,7 +200,6 @@ def export(argv=None):
         words = ['--model', recipe.model, '--shards', 'shards', '--output', f'{recipe.model}-heads']
         training = line('optbert-pretrain', *words, recipe='pretrain/imported_heads')
         raise ValueError(f'{recipe.model}: {error}: {training}') from error
-    kind = kind_of(saved, recipe.head)
     if kind == 'encoder' and untrained_parts(saved, kind):
         print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')
     missing = set(saved.progress.untrained or ())
@@ -204,4 +208,4 @@ def export(argv=None):
     if kind == 'encoder' and not (missing or recipe.head or recipe.format == 'sentence-transformers'):
         print('note: this is the encoder alone; --head pretraining exports its MLM head, too')
     say(measured, recipe, labelled=len(labelled))
-    print(*after_export(recipe, kind), sep='\n')
+    print(*after_export(recipe, kind, head), sep='\n')

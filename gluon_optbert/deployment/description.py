@@ -241,10 +241,12 @@ def check_long(long: Any, head: Head, *, source: str) -> str:
     """The treatment of long texts, one of `LONG`; ValueError if it is none, or the head has no scores of
     texts whose mean could be taken.
     """
-    if long not in LONG or long != LONG[0] and not (head.outputs and head.pooled):
+    if long not in LONG:
+        raise ValueError(f'{source} is {long!r:.80}, wanted one of {", ".join(LONG)}')
+    if long != LONG[0] and not (head.outputs and head.pooled):
         raise ValueError(
-            f'{source} is {long!r:.80}, wanted one of {", ".join(LONG)}; only the scores of a classification '
-            'or regression can be the mean of those of windows'
+            f'{source} is {long!r}, wanted {LONG[0]!r}: the network has no scores of a classification or '
+            'regression, of which the mean over windows could be taken'
         )
     return long
 

@@ -219,6 +219,17 @@ def test_the_command_says_what_a_precision_costs(tmp_path):
     assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
 
 
+def test_the_command_refuses_labels_for_an_encoder_and_says_how_pairs_are_predicted(tmp_path):
+    (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
+    write_model(tmp_path / 'encoder', saved_model())
+    words = [tmp_path / 'encoder', '--output', tmp_path / 'deploy', '--labelled', tmp_path / 'text']
+    result = call('tools/export_model.py', *words)
+    assert result.returncode == 2 and '--labelled goes with the head of a task' in result.stderr
+    write_model(tmp_path / 'answers', with_head(UNEVEN, HEADS['question_answering']))
+    result = call('tools/export_model.py', tmp_path / 'answers', '--output', tmp_path / 'deploy')
+    assert '--input pairs.txt' in result.stdout, result.stderr
+
+
 @pytest.mark.parametrize(
     'options, message',
     [

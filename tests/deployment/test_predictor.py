@@ -135,7 +135,7 @@ def test_text_is_cut_as_in_fine_tuning_or_predicted_by_windows(tmp_path):
     assert not one.cut and split.cut_note == '' and split.texts == 2
     stated = Predictor(tmp_path / 'cut', long='split')
     assert plain(next(stated.predict([text]))) == plain(next(split.predict([text])))
-    with pytest.raises(ValueError, match="long is 'split', wanted one of cut, split; only the scores of a"):
+    with pytest.raises(ValueError, match="long is 'split', wanted 'cut': the network has no scores of a"):
         export(with_head(UNEVEN, HEADS['question_answering']), tmp_path / 'answers', long='split')
 
 
