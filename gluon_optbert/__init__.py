@@ -38,18 +38,18 @@ need Horovod, such as ``horovodrun --gloo -np 4 optbert-prune …``.
 
 __version__ = '0.1.0'
 
-from .api import HOMES, load
-from .runs.programs import listed_runs
+from .api import HOMES as _HOMES, load as _load
+from .runs.programs import listed_runs as _listed_runs
 
-__doc__ = (__doc__ or '').format(runs=listed_runs())
-__all__ = sorted(HOMES)
+__doc__ = (__doc__ or '').format(runs=_listed_runs())
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name):
     """A name of `__all__`, imported when it is used first (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = globals()[name] = load(name)
+    value = globals()[name] = _load(name)
     return value
 
 

@@ -106,7 +106,7 @@ def _gradients(
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     parameters = chosen(model)
-    for _ in gradients(objective.labelled(model, cut.phase), parameters, cut.phase):
+    for _ in gradients(objective.labelled(model), parameters, cut.phase):
         yield parameters
 
 

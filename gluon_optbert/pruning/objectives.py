@@ -176,7 +176,7 @@ class PruningObjective:
         """A network that is learnt from; arguments as of `Teacher`."""
         return Teacher(saved, self.workers, precision=self.recipe.precision, heads=heads, output=output)
 
-    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+    def labelled(self, model: OptBERTModel) -> Objective:
         """The loss of the labels, without a teacher; by its gradients units are ranked."""
         raise NotImplementedError
 
@@ -330,14 +330,14 @@ class PretrainingObjective(PruningObjective):
     def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
         return batches_of(self._shards['train'], phase, start, self.workers)
 
-    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+    def labelled(self, model: OptBERTModel) -> Objective:
         if self.recipe.without_labels:
             return EmbeddingProbe(model, self.workers, self.batches)
         return Pretraining(model, self.workers, self._shards['train'])
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
         if not (self.recipe.gate_teacher or self.recipe.without_labels):
-            return self.labelled(model, phase)
+            return self.labelled(model)
         taught = {'teacher': self._gate_teacher, 'match': match, 'weights': self._gate_weights}
         return StateMatching(model, self.workers, self._shards['train'], **taught, phase=phase)
 

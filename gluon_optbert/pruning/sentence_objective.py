@@ -123,7 +123,7 @@ class SentenceObjective(FeaturesObjective):
     def instances_held_out(self) -> int:
         return next((len(scores) for _, scores in self._data.pairs.values()), len(self.heldout))
 
-    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+    def labelled(self, model: OptBERTModel) -> Objective:
         """There are no labels; what counts is how the embeddings change."""
         return EmbeddingProbe(model, self.workers, self.batches)
 

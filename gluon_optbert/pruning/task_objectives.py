@@ -115,7 +115,7 @@ class TaskObjective(FeaturesObjective):
             return self._teacher
         return self.teacher(self.start, heads=True, output=self.recovery_settings)
 
-    def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
+    def labelled(self, model: OptBERTModel) -> TaskTraining:
         return TaskTraining(model, self.workers, self._exercise, self._reading)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
@@ -133,13 +133,13 @@ class TaskObjective(FeaturesObjective):
         teacher: Teacher | None = None,
     ) -> TaskTraining:
         if self._teaching is None:
-            return self.labelled(model, phase)
+            return self.labelled(model)
         taught = {'teacher': teacher or self._teacher, 'match': match, 'weights': weights, 'phase': phase}
         return TaskDistillation(model, self.workers, self._exercise, self._reading, **taught)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
         phase = self.recipe.phase('evaluation', 0)
-        training = self.labelled(self._fixed(saved), phase)
+        training = self.labelled(self._fixed(saved))
         return training.measured(training.evaluate(phase))
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:

@@ -159,7 +159,7 @@ def test_scores_of_heads_are_the_slopes_of_the_loss_without_dropout(
     def loss(scaled):
         """Of the first batch, where the outputs of some heads are scaled."""
         model = objective.build(scaled)
-        training = objective.labelled(model, PHASE)
+        training = objective.labelled(model)
         batch = next(training.batches(PHASE, 0))
         sums = [float(part.asscalar()) for part in training.loss_sums(batch, slice(None))]
         return sum(np.array(sums) / training.totals(batch))

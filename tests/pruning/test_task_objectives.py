@@ -236,7 +236,7 @@ def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(recipe_
     features = objective._exercise.heldout['dev']
     right = []
     for saved in (one, other):
-        training = objective.labelled(objective.build(saved), recipe.phase('evaluation', 0))
+        training = objective.labelled(objective.build(saved))
         right.append(training.scores({'dev': features})['dev'].argmax(axis=1) == features.labels)
     p, q, n = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum()), len(features)
     assert p and q and p != q
