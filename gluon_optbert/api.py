@@ -146,12 +146,12 @@ def recipe_of(cls: type[Any], recipe: Any, given: Mapping[str, Any]) -> Any:
     TypeError
         If `recipe` is something else.
     """
-    from .runs.recipe import fill, overridden
+    from .runs.recipe import check_read, fill, overridden
 
     if isinstance(recipe, cls) and not given:
         return recipe
     source = str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
-    return fill(cls, overridden(cls, _values(cls, recipe), given), source=source)
+    return check_read(fill(cls, overridden(cls, _values(cls, recipe), given), source=source), given)
 
 
 def _values(cls: type[Any], recipe: Any) -> dict[str, Any]:

@@ -49,6 +49,9 @@ _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
 _AFTER += ('log_every', 'checkpoint_every', 'keep', 'recover_after', 'fit_tokens')
+_OF_GATES = ('penalty', 'gamma', 'alpha_learning_rate', 'alpha_optimizer', 'relative_gates')
+_OF_SETTLING = ('alpha_limit', 'alpha_window', 'alpha_overlap')
+_OF_RECOVERY = ('recover_after', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'beta2', 'clip_norm')
 _OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
@@ -257,6 +260,26 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
                 'alpha_steps a number'
             )
         return problems
+
+    def unread(self) -> dict[str, str]:
+        unread = {}
+        if not self.trains_gates:
+            unread |= dict.fromkeys((*_OF_GATES, *_OF_SETTLING), f'the method {self.method} trains no gates')
+        elif self.settling() is None:
+            unread |= dict.fromkeys(_OF_SETTLING, 'it goes with alpha_steps auto')
+        if self.penalty == 'l0':
+            unread.setdefault('relative_gates', 'the gates of the penalty l0 are probabilities')
+        if not self.recovers:
+            unread |= dict.fromkeys(_OF_RECOVERY, 'nothing is trained after a cut')
+        if not self.reconstruct:
+            unread['fit_tokens'] = 'it goes with reconstruct'
+        if self.method != 'layers':
+            unread['drop'] = 'it goes with the method layers'
+        if self.objective != 'flops':
+            unread['length'] = f'the objective is {self.objective}'
+        if self.targets:
+            unread |= dict.fromkeys(('target', 'rounds'), 'targets has the share of every round')
+        return unread
 
     def decided(self, start: SavedModel) -> PruningRecipe:
         """The recipe with what the network that is pruned decides, where it is left open."""

@@ -27,6 +27,7 @@ from .recipe import (
     Recipe,
     RecipeError,
     check_alternatives,
+    check_read,
     choices_of,
     fill,
     find_recipe,
@@ -145,7 +146,8 @@ def parse(
     check_alternatives(cls, values)
     values = overridden(cls, values, from_flags)
     source, flags = path or 'command line', set(from_flags) - {positional}
-    return fill(cls, values, source=source, flags=flags, positional=positional)
+    recipe = fill(cls, values, source=source, flags=flags, positional=positional)
+    return check_read(recipe, flags)
 
 
 def _recipe_at(path: str) -> dict[str, Any]:

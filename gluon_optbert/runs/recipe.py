@@ -106,6 +106,12 @@ class Recipe(pydantic.BaseModel):
         """Contradictions between fields whose values are right in themselves."""
         return []
 
+    def unread(self) -> Mapping[str, str]:
+        """The fields that nothing reads beside the values of the others, and why. A recipe for several runs
+        may have them; a flag or a keyword that is one is a mistake, see `check_read`.
+        """
+        return {}
+
     def replace(self: R, **values: Any) -> R:
         """The recipe with other values of some fields, checked again."""
         return type(self)(**{**dict(self), **values})
@@ -244,6 +250,14 @@ def check_alternatives(cls: type[Recipe], values: Mapping[str, Any]) -> None:
     ]
     if problems:
         raise RecipeError(problems)
+
+
+def check_read(recipe: R, stated: Collection[str]) -> R:
+    """The recipe; RecipeError if one of the fields that flags or keywords state is read by nothing."""
+    unread = {name: why for name, why in recipe.unread().items() if name in stated}
+    if unread:
+        raise RecipeError([f'nothing would read {flag(name)}: {why}' for name, why in unread.items()])
+    return recipe
 
 
 def _is_stated(values: Mapping[str, Any], name: str) -> bool:

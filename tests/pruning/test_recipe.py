@@ -6,12 +6,14 @@ import pytest
 from helpers.pruned import recipe_for
 from helpers.tiny import TOKENS, network, random_alphas, saved_model
 
+from gluon_optbert.api import recipe_of
 from gluon_optbert.architecture.cost import LATENCY_FEATURES
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, unreachable
+from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import write_json
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -59,6 +61,32 @@ def test_steps_of_gates_are_needed_where_batches_rank_the_units(model_directory,
 def test_contradictory_recipe_is_refused_by_name(change, named):
     with pytest.raises(RecipeError, match=named):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **change})
+
+
+@pytest.mark.parametrize(
+    'cls, stated, why',
+    [
+        (PruneRecipe, {'gamma': 0.1, 'method': 'fisher'}, 'the method fisher trains no gates'),
+        (PruneRecipe, {'alpha_limit': 9, 'alpha_steps': 5}, 'it goes with alpha_steps auto'),
+        (PruneRecipe, {'rounds': 2, 'targets': '0.8,0.6'}, 'targets has the share of every round'),
+        (PruneRecipe, {'fit_tokens': 9}, 'it goes with reconstruct'),
+        (PruneRecipe, {'length': 64}, 'the objective is parameters'),
+        (PruneRecipe, {'drop': 'first'}, 'it goes with the method layers'),
+        (TaskPruneRecipe, {'recover_after': 'last', 'steps': 0}, 'nothing is trained after a cut'),
+        (TaskPruneRecipe, {'relative_gates': 'h', 'penalty': 'l0'}, 'the gates of the penalty l0 are'),
+    ],
+)
+def test_flags_and_keywords_that_nothing_reads_are_refused(cls, stated, why):
+    """A recipe may have them: it serves several runs."""
+    given = {'model': 'm', 'output': 'o', **({'shards': 's'} if cls is PruneRecipe else {}), **stated}
+    flags = {name: '--' + name.replace('_', '-') for name in given}
+    words = [part for name, value in given.items() for part in (flags[name], str(value))]
+    said = f'nothing would read {flags[next(iter(stated))]}: {why}'
+    with pytest.raises(RecipeError, match=said):
+        parse(cls, words, description='', example='')
+    with pytest.raises(RecipeError, match=said):
+        recipe_of(cls, None, given)
+    assert recipe_of(cls, fill(cls, given), {}).unread()
 
 
 @pytest.fixture
