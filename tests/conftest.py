@@ -8,6 +8,7 @@ import signal
 import pytest
 from helpers.examples import USUAL
 from helpers.pruned import recipe_for
+from helpers.shared import made_once
 from helpers.tiny import write_saved_model, write_shards
 from hypothesis import settings
 
@@ -37,7 +38,7 @@ def pytest_xdist_auto_num_workers():
 @pytest.fixture(scope='session')
 def shards_directory(tmp_path_factory):
     """Shards of 64 training and 16 held-out instances."""
-    return write_shards(tmp_path_factory.mktemp('data') / 'shards')
+    return made_once(tmp_path_factory, 'shards', write_shards)
 
 
 @pytest.fixture(scope='session')
@@ -49,7 +50,7 @@ def shards(shards_directory):
 @pytest.fixture(scope='session')
 def model_directory(tmp_path_factory):
     """A model directory with two layers of h=8."""
-    return write_saved_model(tmp_path_factory.mktemp('data') / 'model')
+    return made_once(tmp_path_factory, 'model', write_saved_model)
 
 
 @pytest.fixture(scope='session')

@@ -1,9 +1,12 @@
 """Fixtures of several files of tables: tasks of letters, a base, and one finished table."""
 
+import functools
+
 import pytest
 from helpers.commands import succeed
 from helpers.finetuned import write_glue
 from helpers.questions import write_squad
+from helpers.shared import made_once
 from helpers.tables import FINISHED, flags_for, recipe_for
 from helpers.tiny import network, write_saved_model
 
@@ -14,7 +17,11 @@ from gluon_optbert.tasks.squad import Question
 @pytest.fixture(scope='session')
 def data(tmp_path_factory):
     """SST-2 and MNLI of letters, both SQuADs, and settings as small as they are."""
-    home = tmp_path_factory.mktemp('tables')
+    return made_once(tmp_path_factory, 'data-of-tables', _write_data)
+
+
+def _write_data(home):
+    home.mkdir()
     write_glue(home / 'glue')
     answered = [
         Question(f'q{i}', 'a b', f'{letter} d e f', ((letter, 0),)) for i, letter in enumerate('ghijkl')
@@ -27,7 +34,6 @@ def data(tmp_path_factory):
     pretraining = 'learning_rate: 3.0e-3\nsteps: 9\narchitecture: bert_base\n'
     (home / 'pretraining.yaml').write_text(pretraining)
     (home / 'tuning.yaml').write_text('batch_size: 8\nlog_every: 0\ncheckpoint_every: 2\n')
-    return home
 
 
 @pytest.fixture(scope='session')
@@ -36,7 +42,8 @@ def base(tmp_path_factory):
     matter.
     """
     architecture = network(*[(4, 2, 2, 8)] * 4, max_length=64)
-    return write_saved_model(tmp_path_factory.mktemp('base') / 'model', architecture=architecture)
+    make = functools.partial(write_saved_model, architecture=architecture)
+    return made_once(tmp_path_factory, 'base-of-tables', make)
 
 
 @pytest.fixture
@@ -70,6 +77,11 @@ def further(data, tmp_path):
 @pytest.fixture(scope='session')
 def finished(base, shards_directory, data, tmp_path_factory):
     """Rows of Table 6 of every kind on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
-    output = tmp_path_factory.mktemp('table') / 'table'
-    flags = flags_for(base, shards_directory, data, output, **FINISHED)
-    return output, succeed('finetune/run_table.py', *flags)
+
+    def make(place):
+        place.mkdir()
+        flags = flags_for(base, shards_directory, data, place / 'table', **FINISHED)
+        (place / 'said').write_text(succeed('finetune/run_table.py', *flags))
+
+    place = made_once(tmp_path_factory, 'finished-table', make)
+    return place / 'table', (place / 'said').read_text()

@@ -16,24 +16,25 @@ from gluon_optbert.training.distributed import Workers
 
 
 @pytest.fixture
-def go_on(finished, table_recipe, monkeypatch):
-    """Resumes the finished table with other settings; then nothing may have changed or been computed."""
+def go_on(finished, table_recipe, tmp_path, monkeypatch):
+    """Resumes a copy of the finished table with other settings; nothing may have changed then."""
 
     def refuse(*_, **__):
         raise AssertionError('computed again')
 
-    workers, before = Workers(), contents(finished[0])
+    output = shutil.copytree(finished[0], tmp_path / 'finished')
+    workers, before = Workers(), contents(output)
     for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
         monkeypatch.setattr(table_runs, name, refuse)
     monkeypatch.setattr(table_runs, 'Workers', refuse)  # those that are given are all there are
 
     def resume(**more):
-        recipe = table_recipe(finished[0], **{**FINISHED, 'resume': True, **more})
+        recipe = table_recipe(output, **{**FINISHED, 'resume': True, **more})
         run(plan(recipe, workers=workers), workers=workers)
 
     yield resume
     tasks = {'inputs.json': before['inputs.json']}  # to which a task that is asked for is added
-    assert {**contents(finished[0]), **tasks} == before
+    assert {**contents(output), **tasks} == before
 
 
 def test_finished_table_is_not_computed_again_and_takes_more_tasks(go_on, data, tmp_path):
