@@ -98,23 +98,45 @@ def task_of_file(
         return task_of_head(_head(path, 'token_classification', labels, ('words', 'tags')), path)
     several = tuple(label.split(',')) if label else ()
     table = read_table(path, [*text, *several])
-    header = table.columns
-    known = [(tuple(text) or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
+    columns, named = _columns_of(table, tuple(text), label)
+    if len(several) > 1:
+        if kind not in (None, 'multi_label'):
+            raise ValueError(f'{path}: each of the columns {label} is a label, and --kind says {kind}')
+        return task_of_head(_head(path, 'multi_label', several, columns), path)
+    head = head_of_table(table, columns, kind)
+    if not named and _is_label(columns[-1], head):
+        raise ValueError(
+            f'{path}: its first line has {columns[-1]!r} where the others have labels, so it is a row and no '
+            'header; put the names of the columns above it, such as text,label'
+        )
+    return task_of_head(head, path)
+
+
+def _columns_of(table: Table, text: tuple[str, ...], label: str | None) -> tuple[tuple[str, ...], bool]:
+    """The columns of texts, one or two, then the one of labels; and whether a name or a flag says which that
+    is. Parameters and errors are those of `task_of_file`.
+    """
+    path, header = table.path, table.columns
+    known = [(text or one[:-1]) + ((label,) if label else one[-1:]) for one in known_columns()]
     fitting = [columns for columns in dict.fromkeys(known) if {*columns} - {label} <= {*header}]
     longest = [columns for columns in fitting if len(columns) == max(map(len, fitting))]
-    if len(longest) > 1 and not text:
-        raise ValueError(
-            f'{path}: its columns may be {" or ".join(map(", ".join, longest))}; --text and --label say which'
-        )
-    guessed = not (text or fitting)
-    label = 'label' if guessed and label is None and 'label' in header else label
-    rest = tuple(name for name in header if name not in (*text, *several, label))
-    if label and guessed:
-        fitting.append((*rest, label))
-    elif text and rest and not (label or fitting) and (len(rest) == 1 or rest[-1] == header[-1]):
-        fitting.append((*text, rest[-1]))
-    columns = max(fitting, key=len, default=() if text else header)
-    if not fitting and header[-1] in {field for one in known_columns() for field in one[:-1]}:
+    columns: tuple[str, ...] = ()
+    if longest:
+        columns = longest[0]
+        if len(longest) > 1 and not text:
+            raise ValueError(
+                f'{path}: its columns may be {" or ".join(map(", ".join, longest))}; --text and --label say '
+                'which'
+            )
+    elif text:  # and the labels are all that is left, or stand last
+        rest = [name for name in header if name not in text]
+        columns = (*text, rest[-1]) if len(rest) == 1 or rest and rest[-1] == header[-1] else ()
+    else:
+        label = label or ('label' if 'label' in header else None)
+        several = label.split(',') if label else ()
+        columns = (*(name for name in header if name not in several), *([label] if label else []))
+    named = bool(longest or text and columns or label)
+    if not named and header[-1] in {field for one in known_columns() for field in one[:-1]}:
         raise ValueError(
             f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
             f'GLUE; give a labelled file, such as dev.tsv, or name its columns with --text and --label'
@@ -125,27 +147,25 @@ def task_of_file(
             f'task of GLUE, or one of text or two and one of labels; --text and --label name them'
             f'{wrong_separator(path, header)}'
         )
-    texts = {name: [label_text(cell) for _, cell in table.column(name)] for name in columns[:-1] if guessed}
+    if not (longest or text):
+        _check_texts(table, columns[:-1])
+    return columns, named
+
+
+def _check_texts(table: Table, names: Sequence[str]) -> None:
+    """Raise ValueError if a column that was taken for text has numbers, or names of rows: single words, no
+    two of them the same, beside a text.
+    """
+    texts = {name: [label_text(cell) for _, cell in table.column(name)] for name in names}
     of_words = {name for name, cells in texts.items() if any(len(cell.split()) > 1 for cell in cells)}
     for name, cells in texts.items():
         numbers = all(_number(cell) is not None for cell in cells)
-        names = of_words and name not in of_words and len(set(cells)) == len(cells)
-        if name.casefold() in _NUMBERING or numbers or names:
+        of_rows = of_words and name not in of_words and len(set(cells)) == len(cells)
+        if name.casefold() in _NUMBERING or numbers or of_rows:
             raise ValueError(
-                f'{path}: its column {name!r} has numbers, or names of rows, and no text; --text and --label '
-                'name the columns to read'
+                f'{table.path}: its column {name!r} has numbers, or names of rows, and no text; --text and '
+                '--label name the columns to read'
             )
-    if len(several) > 1:
-        if kind not in (None, 'multi_label'):
-            raise ValueError(f'{path}: each of the columns {label} is a label, and --kind says {kind}')
-        return task_of_head(_head(path, 'multi_label', several, columns), path)
-    head = head_of_table(table, columns, kind)
-    if not (fitting or label) and _is_label(columns[-1], head):
-        raise ValueError(
-            f'{path}: its first line has {columns[-1]!r} where the others have labels, so it is a row and no '
-            'header; put the names of the columns above it, such as text,label'
-        )
-    return task_of_head(head, path)
 
 
 def _is_label(name: str, head: Head) -> bool:
