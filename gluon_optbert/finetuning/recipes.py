@@ -114,19 +114,12 @@ def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
     )
 
 
-def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
-    """The recipe's task, made ready for a network; ValueError or FileNotFoundError if files are missing or
-    not as they should be, no row is left to train on, too few are to measure on, the network has too few
-    positions, or a submission has the name of a file of a model directory or cannot hold a label.
+def _examples(
+    recipe: GlueRecipe, task: Task, workers: Workers
+) -> tuple[Examples, dict[str, Examples], dict[str, Examples]]:
+    """The rows of a task to train on; those to measure on and those to submit, by set. Errors are those of
+    `prepare_glue`.
     """
-    task = recipe.known_task(saved)
-    taken = [name for name in task.test if name in _OF_A_MODEL]
-    if taken:
-        raise ValueError(
-            f'{task.name}: a submission cannot be called {taken[0]}, as a file of a model directory; call '
-            f'it predictions.tsv'
-        )
-    check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
     data = Path() if recipe.task is None else task_directory(task, recipe.data, workers)
     train, held = read_examples(task, data / task.train), {}
     if not task.dev:
@@ -137,7 +130,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
                 f'{data / task.train}: none of its rows is left to train on where {recipe.held_out:g} of '
                 f'{whole} are held out; give more rows, or a file dev beside it'
             )
-    elif workers.first and recipe.held_out != type(recipe).model_fields['held_out'].default:
+    elif workers.first and not recipe.is_default('held_out'):
         there = ' and '.join(str(data / name) for name in task.dev.values())
         LOG.warning('%s is there, so held_out is not read', there)
     train = train.first(recipe.limit)
@@ -160,31 +153,54 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
     if test:
         check_submission(task)
+    return train, heldout, test
+
+
+def _features(
+    recipe: GlueRecipe, task: Task, saved: SavedModel, every: Mapping[str, Examples], workers: Workers
+) -> dict[str, Features]:
+    """The rows of every set as a network reads them. A warning says how many texts are empty or cut."""
+    if task.head.kind == 'token_classification':
+        tag = make_tag_reader(saved.vocabulary, max_length=recipe.max_length)
+        numbers = {label: number for number, label in enumerate(task.head.labels)}
+        tags = {
+            name: None if own.labels is None else [[numbers[one] for one in row] for row in own.labels]
+            for name, own in every.items()
+        }
+        return {name: tag(own.texts, tags[name]) for name, own in every.items()}
+    read, sets = make_reader(saved.vocabulary, max_length=recipe.max_length), {}
+    for name, own in every.items():
+        sets[name] = read(own.texts, own.labels)
+        empty = sum(not ''.join(texts).strip() for texts in own.texts)
+        notes = [f'{empty:,} of {len(own):,} texts are empty'] if empty else []
+        notes.append(sets[name].cut_note(saved.architecture.max_length))
+        for note in filter(None, notes) if workers.first else ():
+            LOG.warning('%s: %s', name, note)
+    return sets
+
+
+def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
+    """The recipe's task, made ready for a network; ValueError or FileNotFoundError if files are missing or
+    not as they should be, no row is left to train on, too few are to measure on, the network has too few
+    positions, or a submission has the name of a file of a model directory or cannot hold a label.
+    """
+    task = recipe.known_task(saved)
+    taken = [name for name in task.test if name in _OF_A_MODEL]
+    if taken:
+        raise ValueError(
+            f'{task.name}: a submission cannot be called {taken[0]}, as a file of a model directory; call '
+            f'it predictions.tsv'
+        )
+    check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
+    train, heldout, test = _examples(recipe, task, workers)
     try:
         constant = {name: majority_score(task.metrics, own.labels) for name, own in heldout.items()}
     except ValueError as error:  # too few rows for a correlation
         raise ValueError(
-            f'{data / task.train}: {error} to measure on; give more, or see --held-out and --evaluation-limit'
+            f'{task.train}: {error} to measure on; give more, or see --held-out and --evaluation-limit'
         ) from error
-    makers = make_reader, make_tag_reader
-    read, tag = (make(saved.vocabulary, max_length=recipe.max_length) for make in makers)
-
-    def ready(name: str, examples: Examples) -> Features:
-        if task.head.kind == 'token_classification':
-            tags = None
-            if examples.labels is not None:
-                tags = [[task.head.labels.index(one) for one in own] for own in examples.labels]
-            return tag(examples.texts, tags)
-        features = read(examples.texts, examples.labels)
-        empty = sum(not ''.join(texts).strip() for texts in examples.texts)
-        notes = [f'{empty:,} of {len(examples):,} texts are empty'] if empty else []
-        notes.append(features.cut_note(saved.architecture.max_length))
-        for note in filter(None, notes) if workers.first else ():
-            LOG.warning('%s: %s', name, note)
-        return features
-
     every = {'train': train, **heldout, **test}
-    sets = {name: ready(name, examples) for name, examples in every.items()}
+    sets = _features(recipe, task, saved, every, workers)
 
     def measure(name: str, scores: np.ndarray) -> dict[str, float]:
         return score(task.metrics, decided(task.head, sets[name].by_text(scores)), heldout[name].labels)
