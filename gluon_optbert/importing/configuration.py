@@ -6,7 +6,7 @@ code that lies there, too, is for Transformers; it is never read here."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, model_validator
 
 from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims
-from ..architecture.heads import PRETRAINING, Head
+from ..architecture.heads import OF_LABELS, PRETRAINING, Head
 from ..architecture.parameters import PARTS
 from ..runs.display import number_of
 from ..runs.files import checked
@@ -177,23 +177,43 @@ def _head_of_tensors(
             f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
             'pre-training, classification of sequences and tokens, regression and question answering'
         )
-    task = config.get('finetuning_task') or ''
-    if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
-        return Head('question_answering', (), str(task))
-    count, problem = len(arrays[weights[0]]), config.get('problem_type')
-    of_tokens = any(name.endswith('ForTokenClassification') for name in classes) or not (
+    task, count = str(config.get('finetuning_task') or ''), len(arrays[weights[0]])
+    kind = _kind_of_head(form, arrays, weights[0], classes, config.get('problem_type'), source)
+    labels = _labels_of_head(config, weights[0], count, source) if kind in OF_LABELS else ()
+    try:
+        return Head(kind, labels, task)
+    except ValueError as error:
+        raise ValueError(f'{source}: id2label: {error}') from error
+
+
+def _kind_of_head(
+    form: str,
+    arrays: Mapping[str, np.ndarray],
+    weight: str,
+    classes: Sequence[str],
+    problem: Any,
+    source: Path,
+) -> str:
+    """The kind of the head with a weight, by the classes and the problem type of a configuration."""
+    if any(weight.endswith(name) for name in QUESTION_ANSWERING):
+        return 'question_answering'
+    if any(name.endswith('ForTokenClassification') for name in classes) or not (
         classes or any(look_up(form, name)[1] == 'pooler.weight' for name in arrays)
-    )
-    kind = 'multi_label' if problem == 'multi_label_classification' else 'classification'
-    if of_tokens:
-        kind, problem = 'token_classification', None
+    ):
+        return 'token_classification'
+    count = len(arrays[weight])
     if problem in ('regression', 'single_label_classification') and (problem == 'regression') != (count == 1):
         raise ValueError(
-            f'{source}: problem_type is {problem}, and {weights[0]} has {number_of(count, "row")}; a '
-            'regression to one number and a classification of two labels and more are read'
+            f'{source}: problem_type is {problem}, and {weight} has {number_of(count, "row")}; a regression '
+            'to one number and a classification of two labels and more are read'
         )
-    if count == 1 and kind == 'classification':
-        return Head('regression', (), str(task))
+    if problem == 'multi_label_classification':
+        return 'multi_label'
+    return 'regression' if count == 1 else 'classification'
+
+
+def _labels_of_head(config: Mapping[str, Any], weight: str, count: int, source: Path) -> tuple[str, ...]:
+    """The labels of the rows of a weight: words of a configuration, or else numbers."""
     named = config.get('id2label') or {str(i): str(i) for i in range(count)}
     if (
         not isinstance(named, dict)
@@ -201,7 +221,7 @@ def _head_of_tensors(
         or not all(isinstance(label, str) for label in named.values())
     ):
         raise ValueError(
-            f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
+            f'{source}: id2label must have a word for each of the {count} rows of {weight}, found '
             f'{named!r:.200}'
         )
     numbers = config.get('label2id')
@@ -214,7 +234,4 @@ def _head_of_tensors(
                 f'{source}: {label!r:.80} is {number!r:.80} in label2id and {i} in id2label; write the right '
                 'one into both'
             )
-    try:
-        return Head(kind, tuple(named[str(i)] for i in range(count)), str(task))
-    except ValueError as error:
-        raise ValueError(f'{source}: id2label: {error}') from error
+    return tuple(named[str(i)] for i in range(count))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..architecture.architecture import Architecture, LayerDims
-from ..architecture.parameters import parameter_table
+from ..architecture.parameters import ParameterSpec, parameter_table
 from .name_maps import look_up
 
 _WORDS = 'embeddings.word_embeddings.weight'
@@ -61,30 +61,7 @@ def pruned(
     table = parameter_table(architecture)
     specs = {name: table.get(look_up('Hugging Face', name)[1] or '') for name in arrays}
     have = {spec.name: arrays[name] for name, spec in specs.items() if spec}
-    stated, problems = _stated_heads(config)
-    layers: list[LayerDims] = []
-    places: dict[tuple[int | None, str], int] = {}
-    for i, whole in enumerate(architecture.layers):
-        for part, most, unit in (('attention', whole.a, whole.k), ('feed_forward', whole.f, 1)):
-            names = [name for name, spec in table.items() if (spec.layer, spec.part) == (i, part)]
-            if {name for name in names if name in have} == {name for name in names if 'layer_norm' in name}:
-                continue
-            first = have.get(names[0])  # of queries, or of D
-            rows = len(first) if first is not None and first.ndim == 2 else most * unit
-            count, rest = divmod(rows, unit)
-            if rest or count > most:
-                problems.append(f'{names[0]} has {rows} rows, wanted {most} times {unit} or fewer')
-            if part == 'attention':
-                layers.append(LayerDims(max(count, 1), unit, unit, 0))
-                left = most - len(stated.get(i, ()))
-                if stated and count != left:
-                    problems.append(f'layer {i} has {count} heads, and pruned_heads leaves it {left}')
-            elif not layers or layers[-1].f:
-                problems.append(f'layer {i} has an intermediate block and no attention, as the one before it')
-                continue
-            else:
-                layers[-1] = dataclasses.replace(layers[-1], f=max(count, 1))
-            places[i, part] = len(layers) - 1
+    layers, places, problems = _layers(architecture, table, have, config)
     if problems:
         raise ValueError(f'{source}: {"; ".join(problems[:_MOST_SAID])}')
     words = have.get('word_embed.0.weight')
@@ -115,6 +92,42 @@ def pruned(
     )
     notes = (note, f'left out: {", ".join(absent)}') if absent else (note,)
     return found, renamed, tuple(dropped), notes
+
+
+def _layers(
+    architecture: Architecture,
+    table: Mapping[str, ParameterSpec],
+    have: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+) -> tuple[list[LayerDims], dict[tuple[int | None, str], int], list[str]]:
+    """The widths of the layers that are there, by the shapes of arrays with the names of a parameter table;
+    in which of them each block of each layer lies, but for those that are left out; and what is wrong.
+    """
+    stated, problems = _stated_heads(config)
+    layers: list[LayerDims] = []
+    places: dict[tuple[int | None, str], int] = {}
+    for i, whole in enumerate(architecture.layers):
+        for part, most, unit in (('attention', whole.a, whole.k), ('feed_forward', whole.f, 1)):
+            names = [name for name, spec in table.items() if (spec.layer, spec.part) == (i, part)]
+            if {name for name in names if name in have} == {name for name in names if 'layer_norm' in name}:
+                continue
+            first = have.get(names[0])  # of queries, or of D
+            rows = len(first) if first is not None and first.ndim == 2 else most * unit
+            count, rest = divmod(rows, unit)
+            if rest or count > most:
+                problems.append(f'{names[0]} has {rows} rows, wanted {most} times {unit} or fewer')
+            if part == 'attention':
+                layers.append(LayerDims(max(count, 1), unit, unit, 0))
+                left = most - len(stated.get(i, ()))
+                if stated and count != left:
+                    problems.append(f'layer {i} has {count} heads, and pruned_heads leaves it {left}')
+            elif not layers or layers[-1].f:
+                problems.append(f'layer {i} has an intermediate block and no attention, as the one before it')
+                continue
+            else:
+                layers[-1] = dataclasses.replace(layers[-1], f=max(count, 1))
+            places[i, part] = len(layers) - 1
+    return layers, places, problems
 
 
 def _stated_heads(config: Mapping[str, Any]) -> tuple[dict[int, list[int]], list[str]]:
