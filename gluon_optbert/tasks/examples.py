@@ -255,41 +255,45 @@ def head_of_table(table: Table, columns: Sequence[str], kind: str | None = None)
             f'{path}: {column!r} has numbers such as {broken[0]} and {words[0]!r:.60}, which is none; take '
             'those rows out, or say --kind classification if all are names'
         )
-    whole = None if words else not broken
     if words:
         values = {cell: cell.strip().casefold() for cell in cells if cell.strip()}
     labels = sorted(values, key=None if words else values.__getitem__)
-    if (
-        kind is None
-        and len(labels) > max(_MOST_LABELS, len(cells) / 2 if whole is None else 0)
-        and whole is not False
-    ):
-        what = 'numbers' if whole else 'labels'
-        ways = '--kind regression or --kind classification' if whole else '--label the column of labels'
-        raise ValueError(
-            f'{path}: {column!r} has {len(labels):,} different {what} in {len(cells):,} rows; say {ways}'
-        )
-    first: dict[Any, str] = {}
-    for label in labels if kind is None and whole is not False else ():
-        parts = several_labels(label)
-        if len(parts) > 1 and not values.keys().isdisjoint(parts):
-            raise ValueError(
-                f'{path}: {column!r} has the label {label!r:.60}, which may be several; say --kind '
-                'multi_label, or --kind classification if it is one'
-            )
-        other = first.setdefault(values[label], label)
-        if other != label:
-            raise ValueError(
-                f'{path}: {column!r} has the labels {other!r} and {label!r}, which may be the same; write '
-                'them alike, or say --kind classification if they are two'
-            )
-    kind = kind or ('regression' if whole is False else 'classification')
+    if kind is None:
+        kind = 'regression' if broken else 'classification'
+        if not broken:
+            _check_classes(f'{path}: {column!r}', labels, values, len(cells), numbers=not words)
     if kind == 'classification' and len(labels) == 1:
         raise ValueError(
             f'{path}: no row has another label than {labels[0]!r}, and a classification has two '
             'different labels or more; give more rows, or name the column of the labels with --label'
         )
     return _head(path, kind, tuple(labels) if kind == 'classification' else (), columns)
+
+
+def _check_classes(
+    place: str, labels: Sequence[str], values: Mapping[str, Any], rows: int, *, numbers: bool
+) -> None:
+    """Raise ValueError if labels may be no classes: there are too many of them, whether they are numbers or
+    words; or one of them may be several, or two of the same meaning in `values`.
+    """
+    if len(labels) > max(_MOST_LABELS, 0 if numbers else rows / 2):
+        what = 'numbers' if numbers else 'labels'
+        ways = '--kind regression or --kind classification' if numbers else '--label the column of labels'
+        raise ValueError(f'{place} has {len(labels):,} different {what} in {rows:,} rows; say {ways}')
+    first: dict[Any, str] = {}
+    for label in labels:
+        parts = several_labels(label)
+        if len(parts) > 1 and not values.keys().isdisjoint(parts):
+            raise ValueError(
+                f'{place} has the label {label!r:.60}, which may be several; say --kind multi_label, or '
+                '--kind classification if it is one'
+            )
+        other = first.setdefault(values[label], label)
+        if other != label:
+            raise ValueError(
+                f'{place} has the labels {other!r} and {label!r}, which may be the same; write them alike, '
+                'or say --kind classification if they are two'
+            )
 
 
 def task_of_head(head: Head, path: Path) -> Task:
