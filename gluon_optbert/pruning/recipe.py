@@ -89,9 +89,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     optimizer: str = option('optimizer of the weights', 'adamw', choices=OF_WEIGHTS)
     model: Path = option('model directory to prune')
     target: Share = option(
-        "one number: share of the model's cost that is left after the last round. No effect together with "
-        '--targets',
-        0.6,
+        "one number: share of the model's cost that is left after the last round; not with --targets", 0.6
     )
     rounds: PositiveInt = option('number of rounds (T in the paper); each trains gates, cuts and recovers', 4)
     targets: tuple[Share, ...] = option(
@@ -166,7 +164,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     relative_gates: str = option(
         'widths, as letters, whose gates are divided by the upper decile of their width before they are '
         'ranked, or none. A common factor of such gates changes the network little, so the penalty shrinks '
-        'them together. No effect with --penalty l0',
+        'them together. Not with --penalty l0',
         'none',
     )
     alpha_optimizer: Literal['adam', 'sgd'] = option('optimizer of the gates', 'adam')
@@ -181,7 +179,7 @@ class PruningRecipe(TeacherRecipe, WeightRecipe):
     )
     fit_tokens: PositiveInt = option(
         'tokens that reconstruct reads, for each input of the widest product that is fitted; with few of '
-        'them, which is faster, the layers fit the noise of the text. No effect without reconstruct',
+        'them, which is faster, the layers fit the noise of the text. With reconstruct',
         FIT_TOKENS,
     )
     teacher: str | None = option(
