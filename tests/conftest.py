@@ -12,6 +12,7 @@ from helpers.shared import made_once
 from helpers.tiny import write_saved_model, write_shards
 from hypothesis import settings
 
+from gluon_optbert.architecture.rounds import read_rounds
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.runs.machine import physical_cores
 from gluon_optbert.text.shards import Shards
@@ -55,9 +56,13 @@ def model_directory(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def pruned_run(shards_directory, model_directory, tmp_path_factory):
-    """An uninterrupted pruning run of two rounds: its directory and what `prune` returned."""
-    output = tmp_path_factory.mktemp('pruned') / 'run'
-    return output, prune(recipe_for(shards_directory, model_directory, output))
+    """An uninterrupted pruning run of two rounds: its directory and its rounds."""
+
+    def make(place):
+        prune(recipe_for(shards_directory, model_directory, place / 'run'))
+
+    output = made_once(tmp_path_factory, 'pruned', make) / 'run'
+    return output, list(read_rounds(output))
 
 
 @pytest.fixture
