@@ -49,9 +49,8 @@ WORDS = (
 WORDS = (WORDS + 'not is was seems and or but near far under over').split()
 TRAIN = '--shards {w}/shards --batch-size 8 --log-every 5 --checkpoint-every 5 --evaluation-limit 16'
 PRUNE = (
-    f'pretrain/run_prune.py {TRAIN} --model {{w}}/model --alpha-steps 4 --alpha-learning-rate 0.05 '
-    '--recovery-steps 4 --gamma 0.01 --optimizer bertadam --rounds 2 --target 0.6 '
-    '--learning-rate 0.001'
+    f'pretrain/run_prune.py {{w}}/gates.yaml {TRAIN} --model {{w}}/model --alpha-steps 4 '
+    '--recovery-steps 4 --optimizer bertadam --rounds 2 --target 0.6 --learning-rate 0.001'
 )
 TUNED = '{w}/sst2/seed-1'
 COMMANDS = (
@@ -132,6 +131,7 @@ def run_commands(root: Path, work: Path) -> dict[str, str]:
     write_sst2(work / 'glue' / 'SST-2')
     tokens = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS, '.']
     (work / 'vocab.txt').write_text('\n'.join(tokens) + '\n', encoding='utf-8')
+    (work / 'gates.yaml').write_text('alpha_learning_rate: 0.05\ngamma: 0.01\n', encoding='utf-8')
     (work / 'sentences.txt').write_text('the old ship is good\na small bird\n', encoding='utf-8')
     lines = json.dumps([[word.format(w=work) for word in line.split()] for line in COMMANDS])
     more = {'PYTHONPATH': str(root), 'OMP_NUM_THREADS': '1', 'PYTHONDONTWRITEBYTECODE': '1'}
