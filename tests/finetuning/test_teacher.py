@@ -109,6 +109,7 @@ def test_questions_are_learnt_from_a_teacher(model_directory, tmp_path):
 
 
 @needs_horovod
+@pytest.mark.slow
 def test_two_workers_choose_a_learning_rate_with_a_teacher_as_one_does(teacher, pruned, glue, tmp_path):
     """Both see the same files at every turn, though the first one moves them."""
     more = {'teacher': str(teacher), 'epochs': 1, 'limit': 24, 'learning_rates': '0.001,0.0001', **EXACT}
