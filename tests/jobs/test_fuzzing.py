@@ -37,7 +37,7 @@ from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import write_manifest
 from gluon_optbert.runs.mxnet_arrays import read_arrays
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
+from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml, to_dict
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import Shards
@@ -209,7 +209,8 @@ def test_recipe_file_of_any_text(tmp_path, cls, data):
     path = tmp_path / 'recipe.yaml'
     path.write_bytes(encoded(text))
     with guarded(tmp_path):
-        fill(cls, read_yaml(path), source=str(path))
+        recipe = fill(cls, read_yaml(path), source=str(path))
+        assert fill(cls, to_dict(recipe)) == recipe
 
 
 @pytest.mark.slow
@@ -252,7 +253,8 @@ forms = st.sampled_from(
 def test_architecture_of_any_name(tmp_path, name):
     with guarded(tmp_path):
         if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):
-            resolve(name)
+            architecture = resolve(name)
+            assert Architecture.from_json(architecture.to_json()) == architecture
 
 
 class Payload:
