@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import importlib
 import json
 import logging
@@ -278,9 +279,10 @@ ORIGIN = 'origin.json'
 LIBRARIES = ('mxnet', 'gluonnlp', 'numpy')
 
 
+@functools.cache
 def commit() -> str | None:
     """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if
-    there is none.
+    there is none. It is that of the first call, for a process keeps the code that it has loaded.
     """
 
     def git(*words: str) -> str:
@@ -349,7 +351,7 @@ def origin_warnings(directory: Path) -> list[str]:
         try:
             counts = (entry['machine'][name] for name in ('threads', 'workers_of_host', 'cores'))
             threads, workers, cores = map(int, counts)
-        except (KeyError, TypeError, ValueError):  # of an earlier version
+        except (KeyError, TypeError, ValueError):  # it is a file that people can change
             continue
         if threads * workers > cores:
             sentences.append(
@@ -362,7 +364,7 @@ def origin_warnings(directory: Path) -> list[str]:
 def note_origin(directory: Path, *, workers: int) -> None:
     """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more
     whenever it goes on with another commit, version, machine, or number of workers."""
-    entries = _entries(directory)  # none in a new run, and in one that an earlier version began
+    entries = _entries(directory)
     now = {**origin_here(), 'workers': workers}
     if now not in entries[-1:]:
         write_json(Path(directory) / ORIGIN, [*entries, now])

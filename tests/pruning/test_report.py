@@ -41,7 +41,7 @@ def test_steps_of_a_round_that_may_be_chance_are_named():
     assert 'the cut took' in sentence and 'from 4.000 to 4.020' in sentence and 'less than 0.028' in sentence
     (sentence,) = unclear(round_of(4.0, 4.5, 4.49))
     assert 'recovery took' in sentence and 'from 4.500 to 4.490' in sentence
-    assert unclear(round_of(4.0, 4.0, 4.0, error=None)) == []  # of a run of an older version
+    assert unclear(round_of(4.0, 4.0, 4.0, error=None)) == []  # no error is known
 
 
 def test_the_error_of_a_difference_counts_where_it_is_known():

@@ -299,7 +299,7 @@ def test_what_is_no_list_of_origins_gives_way(tmp_path, content):
 
 def test_run_with_more_threads_than_cores_is_warned_of_once(tmp_path):
     crowded = {'threads': '2', 'workers_of_host': 2, 'cores': 2}
-    sound = [{**crowded, 'threads': '1'}, {**crowded, 'threads': None}, {}]  # the last, of an earlier version
+    sound = [{**crowded, 'threads': '1'}, {**crowded, 'threads': None}, {}]  # the last says nothing
     for machines, said in (([crowded, *sound, crowded], 1), (sound, 0)):
         (tmp_path / ORIGIN).write_text(json.dumps([{'machine': values} for values in machines]))
         sentences = machine.origin_warnings(tmp_path)
