@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -141,21 +140,16 @@ class Architecture:
         )
         return dataclasses.replace(self, h=own['h'], layers=layers)
 
-    def size(self, axis: Axis) -> int:
-        """The length of one side of a tensor, e.g. of ``('a0', 'k0')``, the rows of the first layer's
-        queries.
-        """
-        fixed = {
+    def sizes(self) -> dict[str, int]:
+        """The length of what a side of a tensor runs through: the widths, and what is not pruned."""
+        return {
             'vocab_size': self.vocab_size,
             'max_length': self.max_length,
             'token_types': self.token_types,
             'e': self.embedding_width,
             'nsp': 2,
-            'h': self.h,
+            **self.widths(),
         }
-        return math.prod(
-            fixed[name] if name in fixed else getattr(self.layers[int(name[1:])], name[0]) for name in axis
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; the inverse of `from_dict`. BERT's own epsilon is left away."""

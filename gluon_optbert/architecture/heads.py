@@ -149,12 +149,12 @@ class Head:
         """
         return {'regression': 1, 'question_answering': 2}.get(self.kind, len(self.labels))
 
-    def size(self, key: str) -> int | None:
-        """The size of a width that belongs to the head: its ``outputs``, or the units of a dense layer of the
-        embedding, ``dense0`` and so on; None of another width.
+    def sizes(self) -> dict[str, int]:
+        """The lengths that belong to the head: its ``outputs``, and the units of every dense layer of the
+        embedding, ``dense0`` and so on.
         """
         units = {f'dense{i}': units for i, (units, _) in enumerate(self.embedding.dense)}
-        return {'outputs': self.outputs, **units}.get(key)
+        return {'outputs': self.outputs, **units}
 
     @property
     def pooled(self) -> bool:

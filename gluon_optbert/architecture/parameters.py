@@ -10,6 +10,7 @@ What Tables 4 and 5 of optBERT leave open is decided in docs/what_is_gated.md.""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +88,11 @@ def parameter_table(
     ``task``, behind the pooler where it reads the pooled output.
     """
     table: dict[str, ParameterSpec] = {}
+    sizes = {**architecture.sizes(), **head.sizes()}
 
     def add(name: str, axes: tuple[Axis, ...], part: str, gates: tuple[Axis, ...] = (), **marks: Any) -> None:
         """One parameter; no side of it is gated unless told."""
-        shape = tuple(head.size(axis[0]) or architecture.size(axis) for axis in axes)
+        shape = tuple(math.prod(sizes[key] for key in axis) for axis in axes)
         table[name] = ParameterSpec(name, axes, shape, gates or ((),) * len(axes), part, **marks)
 
     def matrix(name: str, rows: Axis, columns: Axis, part: str, **marks: Any) -> None:

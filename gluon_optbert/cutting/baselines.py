@@ -34,13 +34,13 @@ def magnitude_scores(
     -------
     dict of width key to np.ndarray, shape (width,)
     """
-    widths = architecture.widths()
+    widths, sizes = architecture.widths(), {**architecture.sizes(), **head.sizes()}
     squares = {key: np.zeros(width) for key, width in widths.items()}
     counts = dict.fromkeys(widths, 0)
     for name, spec in parameter_table(architecture, head).items():
         sides = [key for axis in spec.axes for key in axis]
         value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
-            [head.size(key) or architecture.size((key,)) for key in sides]
+            [sizes[key] for key in sides]
         )
         for side, key in enumerate(sides):
             if key in widths:

@@ -51,10 +51,9 @@ def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarra
 
 def kept_along(axis: Axis, architecture: Architecture, kept: Mapping[str, np.ndarray]) -> np.ndarray:
     """Indices of the surviving units of a product of widths along one side of a tensor."""
-    indices = np.zeros(1, dtype=np.int64)
+    indices, sizes = np.zeros(1, dtype=np.int64), architecture.sizes()
     for key in axis:
-        size = architecture.size((key,))
-        indices = (indices[:, None] * size + kept.get(key, np.arange(size))).reshape(-1)
+        indices = (indices[:, None] * sizes[key] + kept.get(key, np.arange(sizes[key]))).reshape(-1)
     return indices
 
 

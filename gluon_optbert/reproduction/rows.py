@@ -219,13 +219,18 @@ class Row:
         return slug_of(self.name)
 
 
-def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
-    """Every row of a table, on a base; those out of reach say why."""
-    rows = []
+def published_rows(table: PaperTable) -> dict[str, Published]:
+    """What the paper says of every row of a table, and of those that this package has beside it."""
+    rows = {}
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
         published = Published(float(record['parameters_m']), architecture)
-        rows += [row_of(made, published, base) for made in (name, *BESIDE.get(name, ()))]
+        rows.update(dict.fromkeys((name, *BESIDE.get(name, ())), published))
     return rows
+
+
+def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
+    """Every row of a table, on a base; those out of reach say why."""
+    return [row_of(name, published, base) for name, published in published_rows(table).items()]
 
 
 def row_of(name: str, published: Published, base: Architecture, pruning: Mapping[str, Any] = {}) -> Row:
@@ -258,17 +263,17 @@ def rows_at(
     their share, of what `row_of` is told. Rows that no table has at a size, and that have none by a share,
     are left out.
     """
-    of_tables: dict[tuple[str, float], Row] = {}
+    of_tables: dict[tuple[str, float], Published] = {}
     for number in TABLES[1:]:
         table = load_table(number)
         own = [name not in ('BERT-base', 'ALBERT-e') for name in row_names(table)]
-        published = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
-        of_tables.update({(row.name, max(published)): row for row in rows_of(table, base)})
+        sizes_of = [float(record['parameters_m']) for record, counts in zip(table.records(), own) if counts]
+        of_tables.update({(name, max(sizes_of)): row for name, row in published_rows(table).items()})
     rows, whole = {}, ParameterCost().cost(bert_base()) / 1e6
     for name, size in itertools.product(names, sizes):
-        row = of_tables.get((name, size))
-        if row is None and MAKERS[name].size in (by_share, nearly_whole):
-            row = row_of(name, Published(size if size > 1 else size * whole, None), base, pruning)
-        if row is not None:
-            rows[name, size] = row
+        published = of_tables.get((name, size))
+        if published is None and MAKERS[name].size in (by_share, nearly_whole):
+            published = Published(size if size > 1 else size * whole, None)
+        if published is not None:
+            rows[name, size] = row_of(name, published, base, pruning)
     return rows
