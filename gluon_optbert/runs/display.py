@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ IN_NOTEBOOK = tqdm is not tqdm_asyncio  # one that shows tqdm's own bar
 T = TypeVar('T')
 
 
+@functools.cache
 def markdown_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Template:
     """A template of Markdown that may use some filters; a name that it is not given is an error."""
     import jinja2  # few commands need it, and all import this module
