@@ -51,17 +51,8 @@ from .doubts import doubts
 from .gate_training import TrainedGates, train_alphas
 from .methods import METHODS, Cut, relative
 from .objectives import Known, PretrainingObjective, PruningObjective, compare_embeddings
-from .recipe import (
-    ALPHAS,
-    GRADIENTS,
-    ROTATED,
-    SCORES,
-    PruneRecipe,
-    PruningRecipe,
-    check_ranking,
-    ranking_files,
-    unreachable,
-)
+from .ranking import ALPHAS, GRADIENTS, ROTATED, SCORES, check_ranking, take_ranking
+from .recipe import PruneRecipe, PruningRecipe, unreachable
 from .recovery import fit_is_worse, recover
 from .repairs import TOKENS_TO_ROTATE, reconstruct, rotated, tokens_wanted
 from .report import (
@@ -404,9 +395,7 @@ def _open(
         (staged / 'round-0').mkdir()
         if recipe.ranking is not None:
             (staged / 'round-1').mkdir()
-            for name in ranking_files(recipe):
-                copy = shutil.copytree if name == ROTATED else shutil.copyfile
-                copy(recipe.ranking / 'round-1' / name, staged / 'round-1' / name)
+            take_ranking(recipe, staged / 'round-1')
         write_model(staged / 'round-0' / MODEL, start, extra=beside)
         inputs = objective.sample_inputs(INPUTS_KEPT)
         if inputs is not None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,10 +15,9 @@ from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rou
 from ..architecture.parameters import H_GATES, LETTERS
 from ..cutting.baselines import DROPS, layers_to_keep
 from ..finetuning.recipe import FineTuneRecipe
-from ..network.saved_model import SavedModel, read_model
+from ..network.saved_model import SavedModel
 from ..network.settings import check_precision
-from ..runs.recipe import Seed, Share, differing, option, read_yaml, with_options_of
-from ..runs.run_directory import RECIPE
+from ..runs.recipe import Seed, Share, option, with_options_of
 from ..tasks.own_data import OwnData
 from ..text.shards import Shards
 from ..training.distributed import Workers
@@ -32,27 +30,15 @@ from .methods import METHODS
 from .penalty import PENALTIES
 
 SENTENCES = 'sentences'
-ALPHAS = 'alphas.npz'  # of a round, the gates that are folded
-SCORES = 'scores.npz'  # by which its units are ranked
-GRADIENTS = 'gradients.npz'  # from which its scores are made whatever its target
-ROTATED = 'rotated'  # the network that they rank, where its heads were rotated
 BATCHES = 64  # that units are ranked on, where no gates are trained
 FIT_TOKENS = 40
 BATCH_TOKENS = 3072  # of sentences; all widths of batches divide it
 
 _TIMED = 'the steps follow from the minutes, or are stated'
 
-# Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
-# reads them, but for the selection that ends gate training with alpha_steps auto.
-_AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
-_AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
-_AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
-_AFTER += ('minutes', 'beta2', 'word_embeddings', 'split_half', 'evaluate_every', 'evaluation_limit')
-_AFTER += ('log_every', 'checkpoint_every', 'keep', 'recover_after', 'fit_tokens')
 _OF_GATES = ('penalty', 'gamma', 'alpha_learning_rate', 'alpha_optimizer', 'relative_gates')
 _OF_SETTLING = ('alpha_limit', 'alpha_window', 'alpha_overlap')
 _OF_RECOVERY = ('recover_after', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'beta2', 'clip_norm')
-_OF_COST = ('objective', 'length', 'latency_model')  # where what is measured does not depend on the cost
 
 
 class PruningRecipe(TeacherRecipe, WeightRecipe):
@@ -622,45 +608,3 @@ def unreachable(
         f'target {wanted:.4g} cannot be reached by {of_whole.get(recipe.method, by_units)}, '
         f'{reachable:.3f} of the {recipe.objective} remain; ask for more, or {remedy}'
     )
-
-
-def ranking_files(recipe: PruningRecipe) -> tuple[str, ...]:
-    """Files of a round that another run takes as its ranking: the scores, or what they are made from, and the
-    network that they rank, if that has rotated heads.
-    """
-    files = (ALPHAS, SCORES) if METHODS[recipe.method].measure is None else (GRADIENTS,)
-    return (*files, ROTATED) if recipe.rotate_heads else files
-
-
-def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
-    """Raise ValueError or FileNotFoundError if the run whose ranking a recipe takes pruned another network
-    than the one that is pruned now, ranked its units with other settings, or left no ranking.
-    """
-    source, settings, method = recipe.ranking, recipe.ranking / RECIPE, METHODS[recipe.method]
-    missing = [name for name in (SCORES, *ranking_files(recipe)) if not (source / 'round-1' / name).exists()]
-    if not settings.is_file() or SCORES in missing:
-        raise FileNotFoundError(f'{source} is no pruning run that has ranked units (no round-1/{SCORES})')
-    other = str(read_yaml(settings).get('method'))
-    if other not in METHODS or METHODS[other].scores is not method.scores:
-        raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
-    free = {*_AFTER}
-    if not recipe.decided(start).gates_learn:  # recovery alone learns from a teacher
-        free |= {*recipe.OF_TEACHER}
-    if getattr(recipe, 'task', None) == SENTENCES:  # fewer held-out texts leave more to rank units on
-        free -= {'evaluation_limit'}
-    if method.measure is not None:
-        free |= {*_OF_COST}
-    changed = differing(recipe, settings, but=free)
-    if changed:
-        raise ValueError(
-            f'{source} ranked units with other settings of {", ".join(changed)}; use the same, or leave '
-            'ranking out'
-        )
-    if missing:
-        raise FileNotFoundError(f'{source} has no round-1/{missing[0]} any more; leave ranking out')
-    one = read_model(source / 'round-0' / 'model')
-    same = (one.architecture, one.head, one.vocabulary) == (start.architecture, start.head, start.vocabulary)
-    if not same or not all(
-        np.array_equal(own, start.parameters[name]) for name, own in one.parameters.items()
-    ):
-        raise ValueError(f'{source} pruned another network than {recipe.model}')

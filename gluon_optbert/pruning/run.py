@@ -19,7 +19,8 @@ from ..training.loop import Reporter
 from ..training.objective import Phase
 from .methods import Cut
 from .objectives import PruningObjective
-from .recipe import ROTATED, PruningRecipe
+from .ranking import ROTATED
+from .recipe import PruningRecipe
 
 PLAN = 'plan.json'  # of a round
 SHRUNK, FITTED, MODEL = 'shrunk', 'reconstructed', 'model'

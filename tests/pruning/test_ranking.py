@@ -11,9 +11,10 @@ from helpers.tiny import contents, records
 from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning import methods, recipe as recipes
+from gluon_optbert.pruning import methods, ranking
 from gluon_optbert.pruning.algorithm import forget
-from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, check_ranking
+from gluon_optbert.pruning.ranking import check_ranking
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill
 
@@ -125,4 +126,4 @@ def test_one_pass_of_gradients_serves_any_size(place, monkeypatch):
 
 def test_what_may_differ_are_settings_that_exist():
     fields = {*PruneRecipe.model_fields, *TaskPruneRecipe.model_fields}
-    assert {*recipes._AFTER, *recipes._OF_COST, *PruneRecipe.OF_TEACHER} <= fields
+    assert {*ranking._AFTER, *ranking._OF_COST, *PruneRecipe.OF_TEACHER} <= fields

@@ -12,7 +12,8 @@ from gluon_optbert.architecture.parameters import PARTS, WORDS
 from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe, check_ranking
+from gluon_optbert.pruning.ranking import check_ranking
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 
