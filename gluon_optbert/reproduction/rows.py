@@ -220,7 +220,7 @@ class Row:
 
 
 def published_rows(table: PaperTable) -> dict[str, Published]:
-    """What the paper says of every row of a table, and of those that this package has beside it."""
+    """Facts of every row of a table, and of those that this package has beside it."""
     rows = {}
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
         published = Published(float(record['parameters_m']), architecture)

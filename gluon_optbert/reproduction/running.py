@@ -198,8 +198,8 @@ def _begun_cells(plan: Plan) -> Iterator[tuple[Network, str, Path]]:
 
 
 def _inputs(plan: Plan, workers: Workers) -> dict[str, dict[str, str | None]]:
-    """What identifies the base, the shards and the data of every task, wherever they are; None of a file that
-    is not there.
+    """Checksums of the base, the shards and the data of every task, wherever they are; None of a file that is
+    not there.
     """
     recipe = plan.recipe
     files: dict[str, tuple[Path, Iterable[str]]] = {'base': (Path(str(recipe.base)), _OF_BASE)}

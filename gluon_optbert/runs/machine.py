@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import functools
 import importlib
-import json
 import logging
 import os
 import platform
@@ -23,7 +22,7 @@ import psutil
 
 from .. import __version__
 from .display import number_of
-from .files import write_json
+from .files import parse_json, read_small, write_json
 
 PROC, SYSTEM = Path('/proc/self'), Path('/sys/devices/system/cpu')
 
@@ -332,8 +331,8 @@ def origin_here() -> dict[str, Any]:
 def _entries(directory: Path) -> list[dict[str, Any]]:
     """The entries of a directory's `ORIGIN`; none if it is missing or no list."""
     try:
-        entries = json.loads((Path(directory) / ORIGIN).read_text(encoding='utf-8'))
-    except (OSError, ValueError, RecursionError):
+        entries = parse_json(read_small(Path(directory) / ORIGIN), source=ORIGIN)
+    except (OSError, ValueError):
         return []
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
