@@ -43,7 +43,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import commit, machine, threads_here, versions
-from gluon_optbert.runs.progress import score_text, spread
+from gluon_optbert.runs.progress import marked, paired_error, score_text, spread
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.tasks.features import (
     TaskBatch,
@@ -131,8 +131,8 @@ class Timed(FineTuning):
 def run_here(
     recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise, workers: Workers
 ) -> dict[str, Any]:
-    """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading
-    on.
+    """Fine-tune with this package: ``epochs`` with their scores, the marks of the last one as ``right``,
+    ``versions``, and ``seconds`` from loading on.
     """
     began, own = time.perf_counter(), recipe.own()
     model = build(
@@ -159,7 +159,14 @@ def run_here(
         {'epoch': epoch.epoch, **times, 'scores': dict(epoch.scores)}
         for epoch, times in zip(progress.epochs or (), objective.epochs)
     ]
-    return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
+    seconds, right = time.perf_counter() - began, marks(exercise, objective.heldout_scores)
+    return {'epochs': epochs, 'right': right, 'versions': versions(), 'seconds': seconds}
+
+
+def marks(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Which instances of every held-out set were right; empty if the metric is no mean over them."""
+    credits = exercise.credits
+    return {name: marked(credits(name, own)) for name, own in scores.items()} if credits else {}
 
 
 def batches_there(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Iterator[TaskBatch]:
@@ -230,7 +237,8 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
                     for name in exercise.heldout
                     for metric, value in exercise.score(name, arrays[f'{epoch["epoch"]}/{name}']).items()
                 }
-    return {'epochs': epochs, 'versions': peer.versions, 'seconds': answer['seconds']}
+            right = marks(exercise, {name: arrays[f'{recipe.epochs}/{name}'] for name in exercise.heldout})
+    return {'epochs': epochs, 'right': right, 'versions': peer.versions, 'seconds': answer['seconds']}
 
 
 def record(seed: int, side: str, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,15 +251,18 @@ def record(seed: int, side: str, run: Mapping[str, Any]) -> dict[str, Any]:
         'epochs': epochs,
         'kept_epoch': epochs[-1]['epoch'],
         'scores': epochs[-1]['scores'],
+        'right': run['right'],
         'seconds': {**seconds, 'total': run['seconds']},
         'versions': run['versions'],
         'commit': commit(),
     }
 
 
-def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(runs: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     """Over the ``seeds`` that both sides have, means and deviations of ``scores`` by name, with their
-    ``difference`` in points, here less there, and of ``seconds``, with their ``ratio``, here over there.
+    ``difference`` in points, here less there, and its standard ``error``: over the seeds, and over the
+    instances where they have marks, which are of the score called `metric`. Likewise of ``seconds``, with
+    their ``ratio``, here over there.
     """
     by_side = {side: {run['seed']: run for run in runs if run['side'] == side} for side in SIDES}
     seeds = sorted(by_side['here'].keys() & by_side['peer'].keys())
@@ -266,7 +277,12 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 found[side] = {'mean': mean, 'std': deviation}
             here, there = (found[side]['mean'] for side in SIDES)
             if kind == 'scores':
-                found['difference'] = here - there
+                sides = [[by_side[side][seed] for seed in seeds] for side in SIDES]
+                gains = [one[kind][name] - other[kind][name] for one, other in zip(*sides)]
+                held_out, _, score = name.rpartition('/')
+                known = score == metric and sides[0][0]['right']
+                right = [[run['right'][held_out] for run in side] for side in sides] if known else ()
+                found['difference'], found['error'] = here - there, paired_error(gains, *right)
             else:
                 found['ratio'] = here / there
             summary[kind][name] = found
@@ -274,12 +290,15 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Means and deviations of the scores in percent, and of the seconds, as Markdown."""
+    """Means and deviations of the scores in percent, and of the seconds, with the standard error of a
+    difference, as Markdown.
+    """
     rows = []
     for name, found in result['summary']['scores'].items():
         majority = result['majority'].get(name)
         texts = [score_text(**found[side], majority=majority, digits=2) for side in SIDES]
-        rows.append([name, *texts, f'{found["difference"]:+.2f}'])
+        error = '' if found['error'] is None else f' ± {found["error"]:.2f}'
+        rows.append([name, *texts, f'{found["difference"]:+.2f}{error}'])
     for name, found in result['summary']['seconds'].items():
         texts = [score_text(**found[side], digits=1) for side in SIDES]
         rows.append([f'seconds, {name}', *texts, f'{found["ratio"]:.3f}'])
@@ -335,7 +354,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             else:
                 outcome = run_peer(recipe, seed, exercise)
             result['runs'].append(record(seed, side, outcome))
-            result['summary'] = summarise(result['runs'])
+            result['summary'] = summarise(result['runs'], exercise.metric)
             write_json(recipe.output, result)
     print(table(result))
     print(

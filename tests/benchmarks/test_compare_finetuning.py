@@ -57,6 +57,10 @@ def test_both_sides_are_in_the_result(values, capsys):
     difference = [run['scores']['dev/accuracy'] for run in result['runs']]
     summed = result['summary']['scores']['dev/accuracy']
     assert summed['difference'] == pytest.approx(difference[0] - difference[1])
+    marks = [[mark == '1' for mark in run['right']['dev']] for run in result['runs']]
+    assert [100 * np.mean(own) for own in marks] == pytest.approx(difference)
+    apart = np.subtract(*np.array(marks, float))
+    assert summed['error'] == pytest.approx(100 * apart.std(ddof=1) / len(apart) ** 0.5)
     assert 'Transformers' in capsys.readouterr().out
     assert main(words) == 2  # nothing is overwritten
 
