@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
@@ -225,8 +224,12 @@ def build(
         model.initialize(mx.init.Normal(initial_std), ctx=ctx)
     else:
         check_parameters(parameters, architecture, settings.head)
-        model.initialize(mx.init.Zero(), ctx=ctx)
-        load(model, parameters)
+        own = model.collect_params()
+        for name, one in named_parameters(model).items():  # one at a time, lest all are in memory twice
+            array = mx.nd.array(parameters[name], dtype=one.dtype)
+            own.load_dict({one.name: array}, ctx, allow_missing=True)
+        for gate in model.gates.parameters.values():
+            gate.initialize(ctx=ctx)
     model.hybridize(static_alloc=True)
     model.apply(_let_go)
     return model
@@ -237,11 +240,3 @@ def _let_go(block: mx.gluon.Block) -> None:
     Python looks for cycles: gigabytes, where one network is built after the other.
     """
     block._scope._block = weakref.proxy(block)
-
-
-def load(model: OptBERTModel, parameters: Mapping[str, np.ndarray]) -> None:
-    """Set the network's parameters to arrays; arrays that it has no parameter for (an unused head) are
-    ignored.
-    """
-    for name, parameter in named_parameters(model).items():
-        parameter.set_data(mx.nd.array(parameters[name], dtype=parameter.dtype))
