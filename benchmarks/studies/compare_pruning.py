@@ -24,7 +24,7 @@ from points import check_alike, legend_below, named, read_points, write_picture
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
 from gluon_optbert.reporting.figures import OKABE_ITO, look, plain
-from gluon_optbert.reporting.networks import score_name
+from gluon_optbert.reporting.networks import quantity_name
 from gluon_optbert.runs.command_line import Parser, command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     for score in points['scores'].values():
         if arguments.tasks is None or score['task'] in arguments.tasks.split(','):
-            column = f'{score_name(score["task"], score["metric"])}, %'
+            column = f'{quantity_name(score["task"], score["metric"])}, %'
             for network in networks:
                 if network.sha256 == score['model_sha256']:  # several runs may have come to the same
                     network.values[column] = score['mean'][score['metric']]

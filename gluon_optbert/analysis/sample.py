@@ -17,7 +17,7 @@ from ..network.running import build_open, feed_of, states_of
 from ..network.saved_model import SavedModel
 from ..tasks.examples import read_examples, task_of_file, with_head
 from ..tasks.features import Features, TaskBatch, pair
-from ..tasks.tables import SUFFIXES, read_lines
+from ..tasks.tables import SUFFIXES, read_cells
 from ..tasks.task import find_task
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
@@ -170,7 +170,7 @@ def read_sample(
         return sample_of_texts([examples.texts[i] for i in kept], vocabulary, length=length, labels=labels)
     if path.is_dir():
         return sample_of_shards(path, vocabulary, limit=limit, length=length)
-    lines = [' '.join(cells) for cells in read_lines(path) if any(cell.strip() for cell in cells)]
+    lines = [' '.join(cells) for cells in read_cells(path) if any(cell.strip() for cell in cells)]
     if not lines:
         raise ValueError(f'{path}: no text in it')
     return sample_of_texts([[lines[i]] for i in some(len(lines))], vocabulary, length=length)

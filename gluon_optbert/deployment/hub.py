@@ -165,10 +165,10 @@ def write_hub_files(directory: Path, config: Mapping[str, Any], saved: Any) -> N
         'special_tokens_map.json': SPECIAL,
     }
     for name, values in files.items():
-        write_json(directory / name, values)
+        write_hub_json(directory / name, values)
     (directory / 'vocab.txt').write_bytes(vocabulary_bytes(vocabulary))
 
 
-def write_json(path: Path, values: Any) -> None:
+def write_hub_json(path: Path, values: Any) -> None:
     """Write JSON as these files have it."""
     path.write_bytes((json.dumps(values, ensure_ascii=False, indent=2) + '\n').encode('utf-8'))

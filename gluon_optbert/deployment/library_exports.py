@@ -44,7 +44,7 @@ from .hub import (
     tokenizer_config,
     transformers_config,
     write_hub_files,
-    write_json,
+    write_hub_json,
 )
 from .instances import Instance
 from .lineage import Lineage, lineage_of
@@ -272,4 +272,4 @@ def _describe_embeddings(staged: Path, saved: SavedModel) -> None:
         }
         save_file({'linear.weight': weight, 'linear.bias': bias}, str(staged / path / WEIGHTS))
     for name, values in files.items():
-        write_json(staged / name, values)
+        write_hub_json(staged / name, values)

@@ -79,7 +79,7 @@ def model_card(
     score_table, marked = finetuning_table(tuned) if tuned and tuned.scores else ('', False)
     template = markdown_template(
         TEMPLATE,
-        plain=plain,
+        plain=escaped,
         millions=millions,
         thousands='{:,}'.format,
         json=json.dumps,
@@ -100,7 +100,7 @@ def model_card(
         scored='score' in deployment.measured and precision != 'float32',
         before=before,
         when=when,
-        size_table=size_table(architecture, before, when, files),
+        size_table=sizes_beside(architecture, before, when, files),
         picture=widths_picture(architecture, before, when),
         steps=_steps(lineage),
         settings=[
@@ -173,7 +173,7 @@ def _front_matter(
 # Words, tables and bars
 
 
-def plain(text: Any) -> str:
+def escaped(text: Any) -> str:
     """Somebody else's words, in one line of Markdown that shows them as they are."""
     line = ' '.join(str(text).encode('utf-8', 'replace').decode('utf-8').split())
     return re.sub(r'([\\`*_\[\]<>|~&])', r'\\\1', ''.join(filter(str.isprintable, line)))
@@ -205,7 +205,7 @@ def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
     for name, score in _scores(tuned).items():
         majority, mean = tuned.majority.get(name), tuned.mean.get(name)
         marked |= not exceeds(score, majority)
-        row = [plain(name), score_text(score, majority=majority, digits=2)]
+        row = [escaped(name), score_text(score, majority=majority, digits=2)]
         if several:
             row.append(None if mean is None else score_text(mean, tuned.std.get(name), digits=2))
         if tuned.majority:
@@ -220,7 +220,7 @@ def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
     return markdown_table(header, rows, numbers=True), marked
 
 
-def size_table(here: Architecture, before: Architecture | None, when: str, files: Mapping[str, int]) -> str:
+def sizes_beside(here: Architecture, before: Architecture | None, when: str, files: Mapping[str, int]) -> str:
     """Parameters, FLOPs and the sizes of files; beside those `before`, if these are known."""
     length = min(128, here.max_length)
     costs = {

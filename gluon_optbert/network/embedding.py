@@ -81,9 +81,9 @@ def embedded(
     values = pooled(states, valid_length, embedding.pooling, ops=ops)
     for (_, activation), (weight, bias) in zip(embedding.dense, dense):
         values = _ACTIVATIONS[activation](ops, ops.dot(values, weight.T) + bias.reshape((1, -1)))
-    return normalised(values, ops=ops) if embedding.normalise else values
+    return of_unit_length(values, ops=ops) if embedding.normalise else values
 
 
-def normalised(values: Any, *, ops: Any = np) -> Any:
+def of_unit_length(values: Any, *, ops: Any = np) -> Any:
     """Vectors divided by their lengths, shape (batch, width)."""
     return values / ops.maximum(ops.sqrt((values**2).sum(axis=1, keepdims=True)), LEAST_LENGTH)

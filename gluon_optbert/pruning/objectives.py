@@ -20,7 +20,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.embedding import LONGEST_NAME
 from ..architecture.heads import Head
 from ..architecture.parameters import PARTS, WORDS, parameter_table
-from ..network.embedding import normalised, pooled
+from ..network.embedding import of_unit_length, pooled
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build, named_parameters
 from ..network.running import context_of, feed_of
@@ -427,7 +427,7 @@ def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
         one = pooled(outputs.states[-1], batch.valid_length, model.head.embedding.pooling, ops=mx.nd)
         values.append(one.asnumpy()[real])
         rows.append(batch.rows[real])
-    return normalised(np.concatenate(values)[np.argsort(np.concatenate(rows))])
+    return of_unit_length(np.concatenate(values)[np.argsort(np.concatenate(rows))])
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:

@@ -37,7 +37,7 @@ _IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that e
 Letters = Mapping[str, tuple[np.ndarray, np.ndarray]]  # by letter, the alphas that stayed and that went
 
 
-def read_json(path: Path) -> Any:
+def json_values(path: Path) -> Any:
     """The values of a JSON file; ValueError if it is none."""
     return parse_json(read_small(path), source=path)
 
@@ -121,7 +121,7 @@ class Run:
     @property
     def quantity(self) -> str:
         """The score that decides, for people: ``SST-2 accuracy``, or ``MLM loss``."""
-        return 'MLM loss' if self.metric is None else score_name(self.task, self.metric)
+        return 'MLM loss' if self.metric is None else quantity_name(self.task, self.metric)
 
     def gate_records(self) -> list[GateRecord]:
         """Those of the rounds whose gates were trained; ValueError if a file is none."""
@@ -136,7 +136,7 @@ class Run:
         ]
 
 
-def score_name(task: str, metric: str) -> str:
+def quantity_name(task: str, metric: str) -> str:
     """A score for people; the held-out set is named unless it is the development set."""
     part, _, name = metric.partition('/')
     words = 'F1' if name == 'f1' else name.replace('_', ' ')
@@ -167,7 +167,7 @@ def read_run(path: Path, label: str) -> Run:
 
 def _task_of(path: Path, recipe: Mapping[str, Any]) -> str:
     """The task that a run names: in the head of a network, or in its recipe."""
-    heads = (read_json(file) for file in sorted(path.glob('round-*/model/head.json')))
+    heads = (json_values(file) for file in sorted(path.glob('round-*/model/head.json')))
     for values in (*heads, recipe):
         task = values.get('task') if isinstance(values, dict) else None
         if isinstance(task, str):
@@ -404,7 +404,7 @@ def read_result(path: Path) -> FineTuningResult | None:
     ValueError if it is damaged.
     """
     file = path / RESULT if path.is_dir() else path
-    values = read_json(file) if file.is_file() and file.suffix == '.json' else None
+    values = json_values(file) if file.is_file() and file.suffix == '.json' else None
     of_tuning = isinstance(values, dict) and values.get('format') == RESULT_FORMAT
     return FineTuningResult.from_dict(values, source=str(file)) if of_tuning else None
 
@@ -439,7 +439,7 @@ def with_result(networks: Sequence[Measured], label: str, result: FineTuningResu
         right=marks if all(marks) else (),
         made=_made(result),
     )
-    name = score_name(result.task, metric)
+    name = quantity_name(result.task, metric)
     if any(name in network.scores and network.scores[name].start is not None for network in networks):
         name = f'{name}, fine-tuned'  # beside what pruning measured
     known = {i: one.sha256() for i, one in enumerate(networks) if one.architecture == architecture}

@@ -33,7 +33,7 @@ from .figures import (
     drawn,
     title_by_size,
 )
-from .networks import MEASURED, Run, by_quantity, read_gates, read_json, read_result, read_run, value_of
+from .networks import MEASURED, Run, by_quantity, json_values, read_gates, read_result, read_run, value_of
 from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
 TIMES = 'times.json'  # of a run that pruned for a task
@@ -75,7 +75,7 @@ def chapter(path: Path, label: str, *, readers: Sequence[Reader] = ()) -> Chapte
     if result is not None:
         return Chapter(label, tuple(_of_finetuning(result, path)))
     if path.is_file() and path.suffix == '.json':
-        return Chapter(label, tuple(_of_results(read_json(path))))
+        return Chapter(label, tuple(_of_results(json_values(path))))
     if not path.is_dir():
         unfinished = path.name and work_directory(path)
         if unfinished and unfinished.is_dir():
@@ -101,7 +101,7 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> list[Sec
     if (path / 'architecture.json').is_file():
         sections += _of_model(path)
     if (path / 'latency.json').is_file():
-        sections.append(('Latency', values(read_json(path / 'latency.json'))))
+        sections.append(('Latency', values(json_values(path / 'latency.json'))))
     if (path / 'metrics.jsonl').is_file():
         sections += _of_metrics(path / 'metrics.jsonl', label)
     if path.suffix == UNFINISHED:
@@ -122,7 +122,7 @@ def _of_files(path: Path, known: tuple[str, ...]) -> list[Section]:
     readers: dict[str, Callable[[Path], Markup]] = {
         '.csv': _of_csv,
         '.md': lambda file: element('pre', file.read_text(encoding='utf-8', errors='replace')),
-        '.json': lambda file: values(read_json(file)),
+        '.json': lambda file: values(json_values(file)),
         '.svg': lambda file: picture(file.read_bytes(), 'svg', file.stem),
         '.png': lambda file: picture(file.read_bytes(), 'png', file.stem),
     }
@@ -160,7 +160,7 @@ def _of_environment(path: Path) -> list[Section]:
     """The programs that made a directory, as far as it says."""
     if (path / ORIGIN).is_file():
         warned = [note(f'Warning: {sentence}.') for sentence in origin_warnings(path)]
-        return [('Where it was made', joined(*warned, values(read_json(path / ORIGIN))))]
+        return [('Where it was made', joined(*warned, values(json_values(path / ORIGIN))))]
     for file in (path / MANIFEST, path / 'round-0' / 'model' / MANIFEST):
         if file.is_file():
             manifest, names = read_sealed(file), ('format', 'version', 'gluon_optbert')
@@ -260,7 +260,7 @@ def _stages(run: Run) -> Markup:
 
 def _times_of_rounds(path: Path, run: Run) -> Markup:
     """The times of a run's networks, which the run measured at its end; ValueError if some are missing."""
-    times = read_json(path)
+    times = json_values(path)
     try:
         shapes, threads = times['milliseconds'], times['threads']
         rows = []
@@ -341,7 +341,7 @@ def _widths(architecture: Architecture) -> Markup:
 def _of_model(path: Path) -> list[Section]:
     """Size and widths of a model directory, and what was measured at its end."""
     architecture = Architecture.read(path / 'architecture.json')
-    progress = read_json(path / 'progress.json') if (path / 'progress.json').is_file() else {}
+    progress = json_values(path / 'progress.json') if (path / 'progress.json').is_file() else {}
     facts = {
         'parameters of embeddings and encoder': int(ParameterCost().cost(architecture)),
         'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),

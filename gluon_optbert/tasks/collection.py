@@ -10,7 +10,7 @@ import numpy as np
 
 from ..text.documents import list_files
 from .examples import PARTS, Examples, finite_number, known_columns, known_texts, label_text
-from .tables import SUFFIXES, Table, read_header, read_lines, read_table
+from .tables import SUFFIXES, Table, read_cells, read_header, read_table
 
 ENDINGS = ('.txt', *SUFFIXES)
 
@@ -51,7 +51,7 @@ def read_collection(
             raise FileNotFoundError(f'{data}: no file in there ends with {", ".join(ENDINGS)}')
     for path in paths:
         if path.suffix.lower() not in SUFFIXES:
-            texts += ['\t'.join(cells) for cells in read_lines(path)]
+            texts += ['\t'.join(cells) for cells in read_cells(path)]
             continue
         pairs = read_pairs(path, text=text, label=label, kind=kind)
         if pairs.labels is None:

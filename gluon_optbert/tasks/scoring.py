@@ -46,7 +46,7 @@ def score_squad(
     texts = known_answers(questions, data)
     answers = _answers(Path(predictions))
     if version == '2.0':
-        odds = None if null_odds is None else _numbers(Path(null_odds))
+        odds = None if null_odds is None else _finite_numbers(Path(null_odds))
         try:
             return squad_v2(texts, answers, odds), unanswered(texts, version), []
         except ValueError as error:
@@ -137,7 +137,7 @@ def _recorded(
     return cells
 
 
-def _mapping(path: Path) -> dict[str, Any] | None:
+def _object_of(path: Path) -> dict[str, Any] | None:
     """The object that a JSON file is; None if it is JSON lines."""
     try:
         values = read_json(path)
@@ -148,7 +148,7 @@ def _mapping(path: Path) -> dict[str, Any] | None:
 
 def _answers(path: Path) -> dict[str, str]:
     """Texts by question id, of either form."""
-    answers = _mapping(path)
+    answers = _object_of(path)
     if answers is None:
         answers = {}
         for line, record in read_json_lines(path):
@@ -163,9 +163,9 @@ def _answers(path: Path) -> dict[str, str]:
     return answers
 
 
-def _numbers(path: Path) -> dict[str, float]:
+def _finite_numbers(path: Path) -> dict[str, float]:
     """Finite numbers by question id."""
-    values = _mapping(path)
+    values = _object_of(path)
     if values is None or not all(
         type(value) in (int, float) and abs(value) < math.inf for value in values.values()
     ):

@@ -112,7 +112,7 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """
     if path.suffix.lower() == '.csv':
         return _comma_separated(path, io.StringIO(decoded(path), newline=''))
-    return ((line, cells) for line, cells in enumerate(read_lines(path), 1) if cells != [''])
+    return ((line, cells) for line, cells in enumerate(read_cells(path), 1) if cells != [''])
 
 
 def wrong_separator(path: Path, header: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def read_header(path: Path) -> list[str]:
         return next(filter(None, lines), '').split('\t')
 
 
-def read_lines(path: Path) -> list[list[str]]:
+def read_cells(path: Path) -> list[list[str]]:
     """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out;
     FileNotFoundError or ValueError if there is no such file, or it is not UTF-8.
     """

@@ -22,7 +22,7 @@ from gluon_optbert.deployment.description import MASKED_LM, Deployment, onnx_ent
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
 from gluon_optbert.deployment.lineage import Finetuning, Lineage, Pruning, Trimming
-from gluon_optbert.deployment.model_card import FORMATS, millions, model_card, plain
+from gluon_optbert.deployment.model_card import FORMATS, escaped, millions, model_card
 from gluon_optbert.runs.progress import HeldOut, TaskScores
 from gluon_optbert.text.tokenizer import TokenizerSettings, vocabulary_of
 
@@ -212,7 +212,7 @@ def test_a_count_is_below_a_thousand_of_its_unit(count):
 
 @given(st.text(alphabet=st.characters(blacklist_categories=()), max_size=40))
 def test_other_words_stay_in_their_line(text):
-    line = plain(text)
+    line = escaped(text)
     shown = ' '.join(text.encode('utf-8', 'replace').decode('utf-8').split())
     assert line.isprintable() and line.encode('utf-8').decode('utf-8') == line
     assert re.sub(r'\\([\\`*_\[\]<>|~&])', r'\1', line) == ''.join(filter(str.isprintable, shown))

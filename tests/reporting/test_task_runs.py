@@ -10,7 +10,13 @@ from helpers.written_runs import BASE, SMALL, TINY, result_of, write_run, write_
 from gluon_optbert.reporting import figures
 from gluon_optbert.reporting.curves import draw_curves, segments_of
 from gluon_optbert.reporting.figures import draw_losses, plot
-from gluon_optbert.reporting.networks import networks_of_runs, read_run, score_name, size_table, with_result
+from gluon_optbert.reporting.networks import (
+    networks_of_runs,
+    quantity_name,
+    read_run,
+    size_table,
+    with_result,
+)
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.sections import chapter, of_rounds, side_by_side
 from gluon_optbert.reporting.verdict import sentence, verdict
@@ -85,8 +91,8 @@ def test_scores_against_size_are_those_of_the_rounds(tmp_path):
 )
 def test_task_is_that_of_the_head_or_of_the_recipe(tmp_path, recipe, task, name):
     assert ladder(tmp_path / 'run', trained_for=task, **recipe).quantity == name
-    assert score_name('SQuAD v1.1', 'dev/exact_match') == 'SQuAD v1.1 exact match'
-    assert score_name('MNLI', 'dev_matched/f1') == 'MNLI F1 (dev_matched)'
+    assert quantity_name('SQuAD v1.1', 'dev/exact_match') == 'SQuAD v1.1 exact match'
+    assert quantity_name('MNLI', 'dev_matched/f1') == 'MNLI F1 (dev_matched)'
 
 
 def test_runs_of_one_task_stand_side_by_side_and_apart_from_others(tmp_path):
