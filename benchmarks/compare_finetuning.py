@@ -43,7 +43,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, sha256, write_json
 from gluon_optbert.runs.machine import commit, machine, threads_here, versions
-from gluon_optbert.runs.progress import marked, paired_error, score_text, spread
+from gluon_optbert.runs.progress import paired_error, score_text, spread
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.tasks.features import (
     TaskBatch,
@@ -159,14 +159,8 @@ def run_here(
         {'epoch': epoch.epoch, **times, 'scores': dict(epoch.scores)}
         for epoch, times in zip(progress.epochs or (), objective.epochs)
     ]
-    seconds, right = time.perf_counter() - began, marks(exercise, objective.heldout_scores)
+    seconds, right = time.perf_counter() - began, exercise.marks(objective.heldout_scores)
     return {'epochs': epochs, 'right': right, 'versions': versions(), 'seconds': seconds}
-
-
-def marks(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Which instances of every held-out set were right; empty if the metric is no mean over them."""
-    credits = exercise.credits
-    return {name: marked(credits(name, own)) for name, own in scores.items()} if credits else {}
 
 
 def batches_there(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Iterator[TaskBatch]:
@@ -237,7 +231,7 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, 
                     for name in exercise.heldout
                     for metric, value in exercise.score(name, arrays[f'{epoch["epoch"]}/{name}']).items()
                 }
-            right = marks(exercise, {name: arrays[f'{recipe.epochs}/{name}'] for name in exercise.heldout})
+            right = exercise.marks({name: arrays[f'{recipe.epochs}/{name}'] for name in exercise.heldout})
     return {'epochs': epochs, 'right': right, 'versions': peer.versions, 'seconds': answer['seconds']}
 
 

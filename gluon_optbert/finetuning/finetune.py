@@ -22,7 +22,7 @@ from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.display import doing
 from ..runs.files import check_place, refuse_existing, running, sha256, write_file
 from ..runs.machine import ORIGIN, commits_of, note_origin
-from ..runs.progress import RESULT, Progress, marked
+from ..runs.progress import RESULT, Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory
 from ..tasks.features import steps_per_epoch
@@ -85,7 +85,7 @@ def _run_seed(
         objective.heldout_scores = {}  # they were another network's
     # There are no held-out scores either where the last step was done before resuming.
     heldout: Mapping[str, np.ndarray] = objective.heldout_scores or objective.scores(exercise.heldout)
-    marks = exercise.credits and {name: marked(exercise.credits(name, own)) for name, own in heldout.items()}
+    marks = exercise.marks(heldout)
     epochs = progress.epochs or ()
     chosen = next(epoch for epoch in epochs if epoch.step == kept)
     record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, marks)

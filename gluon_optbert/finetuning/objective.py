@@ -23,7 +23,7 @@ from ..network.running import feed_of
 from ..network.saved_model import SavedModel
 from ..runs.display import tracked
 from ..runs.files import fetching, reason
-from ..runs.progress import Epoch, Progress
+from ..runs.progress import Epoch, Progress, marked
 from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
@@ -55,6 +55,13 @@ class Exercise:
     def decisive(self) -> str:
         """The measurement that decides, ``dev/accuracy``."""
         return f'{next(iter(self.heldout))}/{self.metric}'
+
+    def marks(self, scores: Mapping[str, np.ndarray]) -> dict[str, str] | None:
+        """A mark for each instance of the held-out sets whose scores are given, as of `marked`; None where
+        `metric` is no mean over instances.
+        """
+        credits = self.credits
+        return {name: marked(credits(name, own)) for name, own in scores.items()} if credits else None
 
 
 def data_directory(
