@@ -23,7 +23,15 @@ import pytest
 import yaml
 from helpers.checkpoints import write_gluonnlp, write_google, write_hugging_face
 from helpers.exported import write_for_transformers
-from helpers.tiny import npy, random_records, seal, write_saved_model, write_shards, write_signed_shard
+from helpers.tiny import (
+    contents,
+    npy,
+    random_records,
+    seal,
+    write_saved_model,
+    write_shards,
+    write_signed_shard,
+)
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture
@@ -349,11 +357,14 @@ def _read_model(directory):
     assert isinstance(saved.progress.trained_steps, int)
 
 
-def _import(directory):
-    """The code that a directory for Transformers has is never read, for it would leave a file behind."""
+def _add_code(directory):
+    """The code that a directory for Transformers has is never run, for it would leave a file behind."""
     (directory / 'modeling_optbert.py').write_text("open('executed', 'w')\n")
     if (directory / 'tokenizer.json').exists():
         (directory / 'vocab.txt').unlink()
+
+
+def _import(directory):
     params = next(directory.glob('*.params'), directory)
     model = convert(read_source(str(params))).model
     check_parameters(model.parameters, model.architecture, model.head)
@@ -406,8 +417,12 @@ def test_directory_of_which_a_file_is_anything(tmp_path, make, names, read, vouc
             path.write_bytes(data.draw(changed(name, path.read_bytes() if path.exists() else b'')))
             if vouched and vouch:
                 vouch(directory)
+            if read is _import:
+                _add_code(directory)
+            before = contents(directory)
             with guarded(directory):
                 read(directory)
+            assert contents(directory) == before  # whatever is in it, reading changes nothing
 
     read_right_or_refused_clearly()
 
