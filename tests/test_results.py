@@ -20,6 +20,7 @@ from points import read_points
 from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
+from gluon_optbert.reproduction.study_results import write_study
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import sha256
 from gluon_optbert.runs.recipe import load_yaml, to_dict
@@ -109,6 +110,17 @@ def test_the_study_of_the_tables_says_every_setting_that_its_runs_would_have_now
         assert len(fields) > 8 and all(
             found == set(cls.model_fields) - set(cls.OF_THE_CALL) for found in fields.values()
         )
+
+
+def test_tables_that_are_shown_are_those_that_the_study_renders(tmp_path):
+    shown = ROOT / 'results' / 'tables' / 'so_far'
+    with tarfile.open(shown.parent / 'study.tar.xz') as study:
+        study.extractall(tmp_path)
+    rendered = {path.name: path for path in write_study(tmp_path / 'study')}
+    pages = sorted(path for path in shown.iterdir() if path.suffix == '.md')
+    assert len(pages) > 1 and {path.name for path in shown.iterdir()} <= set(rendered)
+    for path in pages:
+        assert path.read_bytes() == rendered[path.name].read_bytes(), path.name
 
 
 def test_what_has_ended_is_collected_and_compared(shards_directory, model_directory, tmp_path):
