@@ -105,6 +105,23 @@ def test_a_run_from_a_network_in_memory_is_an_object(settings, tmp_path, caplog,
     assert not place.exists()
 
 
+@pytest.mark.filterwarnings('ignore')  # the scores may be no better than one answer to all
+def test_a_fine_tuning_and_an_import_are_tables(model_directory, tmp_path):
+    rows = ''.join(f'{text},{label}\n' for text, label in (('the cat', 'good'), ('a b', 'bad')) * 4)
+    for name in ('train', 'dev'):
+        (tmp_path / f'{name}.csv').write_text(f'text,label\n{rows}')
+    short = {'epochs': 1, 'seeds': (1, 2), 'max_length': 8, 'output': tmp_path / 'tuned'}
+    tuned = opt.finetune_glue(data=tmp_path, model=model_directory, **short)
+    scores = [one.scores['dev/accuracy'] for one in tuned.result.runs]
+    last = [line.strip('| ').split(' | ') for line in tuned.table().splitlines()[2:]]
+    wanted = zip(('1', '2', 'mean'), (*scores, np.mean(scores)))
+    assert last == [[name, f'{score:.2f}'] for name, score in wanted]
+    imported = opt.Run(types.SimpleNamespace(output=model_directory), None)
+    assert imported.table().splitlines()[3] == '| 2 | 2 | 4 | 4 | 16 |'
+    page = opt.report(tuned, output=tmp_path / 'page.html', time=False)
+    assert (tmp_path / 'page.html').read_text() == page
+
+
 def test_a_network_in_memory_is_written_beside_the_output_once(settings, tmp_path):
     settings['output'] = str(tmp_path / 'run')
     first, again = (opt.prune(**settings, resume=resume) for resume in (False, True))
