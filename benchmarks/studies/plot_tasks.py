@@ -128,10 +128,12 @@ def score_of(row: Mapping[str, Any]) -> float:
 
 
 def label_of(recipe: Mapping[str, Any]) -> str:
-    """Method, rounds, repairs and training: ``Fisher scores, 3 rounds, repaired, no training``."""
+    """What a run does, for people: ``trained gates, γ = 0.03, 3 rounds, repaired, no training``."""
     repairs = {(True, True): 'repaired', (False, True): 'reconstructed', (True, False): 'rotated'}
     parts = [
         METHODS.get(recipe['method'], recipe['method']),
+        f'γ = {recipe["gamma"]:g}' if 'alpha' in recipe['method'] else None,
+        f'multiples of {recipe["multiple_of"]}' if recipe.get('multiple_of', 1) > 1 else None,
         f'{recipe["rounds"]} rounds' if recipe['rounds'] > 1 and not recipe.get('targets') else None,
         repairs.get((bool(recipe.get('rotate_heads')), bool(recipe.get('reconstruct')))),
         'no training' if recipe.get('steps') == 0 else 'with training',

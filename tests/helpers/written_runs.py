@@ -86,6 +86,7 @@ def write_task_run(path, networks, scores, *, trained_for='SST-2', commit='c0ffe
         'model': 'runs/sst2/seed-1',
         'task': None,
         'method': 'alpha',
+        'gamma': 0.01,
         'objective': 'flops',
         'reconstruct': False,
         'rotate_heads': False,
