@@ -1,7 +1,8 @@
 """Plot what speed costs: the scores of networks that were pruned for one task against their measured times.
 
 Give runs of run_prune.py. Runs of one method, with the same repairs and training, repeat each other: the plot
-has their mean and standard deviation. The times come from benchmarks/latency.py:
+has their mean. Upright bars are standard errors of the difference to the network before pruning, level ones
+the standard deviation of times. The times come from benchmarks/latency.py:
 
   python benchmarks/studies/plot_tasks.py runs/sst2-* --networks > networks.txt
   python benchmarks/latency.py $(cat networks.txt) --output times.json
@@ -255,7 +256,7 @@ def _draw_panel(
         style = look(labels.index(label))
         sizes = [size for size in study.sizes if size.label == label]
         x, x_error = zip(*(spread(panel.speedups(size)) for size in sizes))
-        y, y_error = zip(*(spread(size.scores()) for size in sizes))
+        y, y_error = zip(*((float(np.mean(size.scores())), size.lost()[1]) for size in sizes))
         axes.plot((1.0, *x), (start, *y), color=style['color'], linewidth=1.2, zorder=3)
         errors = {'xerr': [error or 0.0 for error in x_error], 'yerr': [error or 0.0 for error in y_error]}
         marks = {'linestyle': 'none', 'markersize': 6, 'capsize': 3, 'zorder': 5}
