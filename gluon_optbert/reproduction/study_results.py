@@ -259,20 +259,21 @@ def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
 
 
 def draw(study: StudyResults, task: str, metric: str) -> Figure:
-    """A task's score against the size, a line for each row, set apart so that errors can be told; the base is
-    dashed.
+    """A task's score against the size, a line for each row, set apart so that errors can be told: standard
+    errors of the difference to the base, which is dashed.
     """
     figure = Figure(figsize=(8, 4.5))
     axes = figure.subplots()
     rows, sizes = study.rows(), study.sizes()
     apart = 0.015 * (sizes[-1] - sizes[0]) if sizes else 0.0
     for number, row in enumerate(rows):
-        entries = {size: study.entry((row, size), task, metric) for size in sizes}
-        points = [
-            (size + apart * (number - (len(rows) - 1) / 2), entry.mean, entry.std or 0.0)
-            for size, entry in entries.items()
-            if entry.scores
-        ]
+        points = []
+        for size in sizes:
+            entry = study.entry((row, size), task, metric)
+            to_base = study.difference((row, size), (BASE, None), task, metric)
+            if entry.scores:
+                error = (to_base and to_base.error) or 0.0
+                points.append((size + apart * (number - (len(rows) - 1) / 2), entry.mean, error))
         if points:
             axes.errorbar(*zip(*points), **look(number), capsize=2, label=plain_text(row))
     base = study.entry((BASE, None), task, metric)
@@ -285,7 +286,7 @@ def draw(study: StudyResults, task: str, metric: str) -> Figure:
         around = 0.15 * (sizes[-1] - sizes[0] or sizes[0])
         axes.set_xlim(sizes[0] - around, sizes[-1] + around)
     axes.set_ylabel(f'{metric}, percent')
-    axes.set_title(task)
+    axes.set_title(f'{task}; bars are standard errors of the difference to the base')
     figure.legend(loc='outside right upper')
     return figure
 

@@ -25,6 +25,7 @@ from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_results import (
     Difference,
     StudyResults,
+    draw,
     read_study,
     summary,
     table_of,
@@ -294,6 +295,20 @@ def test_the_error_of_a_difference_is_that_of_the_score_that_is_shown():
     pair = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h')]
     assert study.difference(*pair, 'SQuAD v1.1', 'f1').error == pytest.approx(25.0)
     assert study.difference(*pair, 'SQuAD v2.0', 'f1') == Difference(25.0, None)
+
+
+def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
+    keys = ('base', None), ('optBERT-h', 66.0)
+    cells = {
+        (key, 'SST-2'): {1: written({'dev/accuracy': score}, right={'dev': marks})}
+        for key, score, marks in zip(keys, (50.0, 25.0), ('1100', '1000'))
+    }
+    networks = [{'row': row, 'size': size} for row, size in keys]
+    (axes,) = draw(
+        StudyResults({'networks': networks, 'objective': 'parameters'}, cells), 'SST-2', 'accuracy'
+    ).axes
+    ((ends,),) = (bars.get_segments() for bars in axes.collections)
+    assert ends[:, 1] == pytest.approx([0.0, 50.0])
 
 
 def test_an_average_has_a_deviation_only_over_seeds_that_every_task_has():
