@@ -40,7 +40,7 @@ from ..cutting.shrink import shrink
 from ..finetuning.distillation import SELECTION
 from ..network.saved_model import WEIGHTS, SavedModel, read_model, write_model
 from ..runs.display import doing
-from ..runs.files import read_json, running, sha256, write_file, write_json
+from ..runs.files import read_json, remove_directory, running, sha256, write_file, write_json
 from ..runs.limits import read_npz
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import CUT, GATES, RECOVERY, Progress, TaskScores
@@ -430,7 +430,7 @@ def forget(output: Path, numbers: Collection[int]) -> None:
         }
         write_json(directory / FORGOTTEN, record)
         for name in STAGES:
-            shutil.rmtree(directory / name, ignore_errors=True)
+            remove_directory(directory / name)
 
 
 def _remake_start(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> None:

@@ -112,8 +112,8 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
             for folder, _, names in os.walk(partial):
                 for name in (*names, '.'):
                     _flush(Path(folder, name))
-            if replace and output.exists():
-                shutil.rmtree(output)
+            if replace:
+                remove_directory(output)
             refuse_existing(output)
             os.rename(partial, output)
             _flush(output.parent)
@@ -121,6 +121,16 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
             shutil.rmtree(partial, ignore_errors=True)
             _name_if_full(error, output)
             raise
+
+
+def remove_directory(output: Path) -> None:
+    """Remove a directory, if it is there, whole or not at all: a killed run leaves a hidden one as of
+    `new_directory`.
+    """
+    if output.exists():
+        gone = output.with_name(f'.{output.name}.partial-{secrets.token_hex(4)}')
+        os.rename(output, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _name_if_full(error: BaseException, output: Path) -> None:

@@ -14,6 +14,7 @@ from helpers.tiny import contents
 
 from gluon_optbert.pruning import algorithm as pruning
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs import files
 from gluon_optbert.runs.recipe import save
 
 
@@ -113,6 +114,21 @@ def test_rounds_are_forgotten_and_made_again_one_by_one_with_the_same_bits(prune
     remade, wanted = results(copied), results(pruned_run[0])
     assert {name: remade[0].get(name) for name in wanted[0]} == wanted[0]
     assert sorted(map(str, remade[1])) == sorted(map(str, wanted[1]))
+
+
+def test_killed_forgetting_leaves_no_damaged_network(pruned_run, copied, resumed, monkeypatch):
+    def killed(path, *_, **__):
+        if 'model' in Path(path).name:
+            (Path(path) / 'model.params').unlink()
+            raise Interrupted
+
+    monkeypatch.setattr(files.shutil, 'rmtree', killed)
+    with pytest.raises(Interrupted):
+        pruning.forget(copied, [2])
+    monkeypatch.undo()
+    pruning.forget(copied, [2])
+    assert prune(resumed(copied)) == pruned_run[1]
+    assert set(contents(copied)) >= set(contents(pruned_run[0]))
 
 
 def test_forgotten_run_is_not_gone_on_with_from_another_network(pruned_run, copied, resumed, tmp_path):
