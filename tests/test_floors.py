@@ -37,7 +37,7 @@ LIBRARIES = {
     'serving': {'fastapi', 'h11', 'jinja2', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
     'pruning': {'filelock', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp', 'pydantic'},
-    'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic'},
+    'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic', 'scipy'},
     'commands': {'matplotlib', 'numpy', 'pydantic'},
 }
 OF_THE_SERVICE = LIBRARIES['serving'] - {'jinja2', 'pydantic'}

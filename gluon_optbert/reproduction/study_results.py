@@ -9,13 +9,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
 from ..architecture.architecture import Architecture
 from ..architecture.paper import load_table
@@ -25,7 +27,7 @@ from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, s
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, RESULT, paired_error
+from ..runs.progress import CLEAR, RESULT, paired_errors
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
 from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
@@ -54,15 +56,33 @@ class Difference:
     ----------
     error : float, optional
         Standard error; None of a single seed whose instances are not known.
+    freedom : float
+        Degrees of freedom of the error.
     """
 
     mean: float
     error: float | None
+    freedom: float = math.inf
+
+    @classmethod
+    def of(cls, gains: Sequence[float], *marks: Sequence[str]) -> Difference:
+        """Of the seeds that both rows have; arguments as of `paired_error`. The degrees of freedom are those
+        of Welch and Satterthwaite.
+        """
+        parts, mean = paired_errors(gains, *marks), float(np.mean(gains))
+        if not parts:
+            return cls(mean, None)
+        square = sum(part for part, _ in parts)
+        free = sum(part**2 / freedom for part, freedom in parts)
+        return cls(mean, square**0.5, square**2 / free if free else math.inf)
 
     @property
     def verdict(self) -> str:
-        """Whether the first row is seen to be better."""
-        if self.error is None or self.mean == 0 or abs(self.mean) < CLEAR * self.error:
+        """Whether the first row is seen to be better: with as little chance of error as `CLEAR` standard
+        errors have where these are known for certain.
+        """
+        clear = stats.t.ppf(stats.norm.cdf(CLEAR), self.freedom)
+        if self.error is None or self.mean == 0 or abs(self.mean) < clear * self.error:
             return 'undecided'
         return 'seen' if self.mean > 0 else 'the opposite'
 
@@ -138,7 +158,7 @@ class StudyResults:
             [self._marks(key, task, seed, metric) for seed in of_row]
             for key, of_row in zip((better, other), zip(*pairs))
         )
-        return Difference(float(np.mean(apart)), paired_error(apart, *marks))
+        return Difference.of(apart, *marks)
 
 
 def read_study(output: Path) -> StudyResults:
@@ -195,9 +215,10 @@ def summary(study: StudyResults) -> str:
         '',
         '## Orders of rows',
         '',
-        f'"Seen" is a difference of {CLEAR} standard errors and more. It is paired: over the instances of '
-        'the development set, and over the seeds of pruning that both rows have. With one seed, the error is '
-        'that of the instances alone.',
+        f'"Seen" is a difference of {CLEAR} standard errors and more; where few seeds tell the error, of as '
+        "many more as Student's t asks for. It is paired: over the instances of the development set, and "
+        'over the seeds of pruning that both rows have. With one seed, the error is that of the instances '
+        'alone.',
         '',
     ]
     body = []

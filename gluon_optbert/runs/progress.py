@@ -53,18 +53,26 @@ def marked(credits: np.ndarray) -> str:
     return ''.join(_MARKS[step] for step in steps)
 
 
-def paired_error(gains: Sequence[float], one: Sequence[str] = (), other: Sequence[str] = ()) -> float | None:
-    """The standard error of a mean difference of scores over seeds, in percentage points: that of the seeds
-    and, where `marked` of the same instances is known of both, that of the instances; None without either.
-    """
-    squares = [np.var(gains, ddof=1) / len(gains)] if len(gains) > 1 else []
+def paired_errors(
+    gains: Sequence[float], one: Sequence[str] = (), other: Sequence[str] = ()
+) -> list[tuple[float, int]]:
+    """The parts of `paired_error` that are known: squared standard errors, and their degrees of freedom."""
+    parts = [(float(np.var(gains, ddof=1)) / len(gains), len(gains) - 1)] if len(gains) > 1 else []
     if one and other and len({len(marks) for marks in (*one, *other)}) == 1:
         credits = (
             np.array([[_STEPS.get(mark, 0) for mark in marks] for marks in side]) for side in (one, other)
         )
         of_instances = difference_error(*(seeds.mean(axis=0) / (len(_MARKS) - 1) for seeds in credits))
-        squares += [] if of_instances is None else [of_instances**2]
-    return float(sum(squares)) ** 0.5 if squares else None
+        parts += [] if of_instances is None else [(of_instances**2, len(one[0]) - 1)]
+    return parts
+
+
+def paired_error(gains: Sequence[float], one: Sequence[str] = (), other: Sequence[str] = ()) -> float | None:
+    """The standard error of a mean difference of scores over seeds, in percentage points: that of the seeds
+    and, where `marked` of the same instances is known of both, that of the instances; None without either.
+    """
+    squares = [square for square, _ in paired_errors(gains, one, other)]
+    return sum(squares) ** 0.5 if squares else None
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -273,6 +273,13 @@ def test_a_difference_is_seen_from_two_standard_errors():
     verdicts = [Difference(mean, 1.0).verdict for mean in (2.5, 1.5, -2.5)]
     assert verdicts == ['seen', 'undecided', 'the opposite']
     assert Difference(9.0, None).verdict == 'undecided'
+    few = [Difference.of(gains) for gains in ((3.0, 5.0), (3.0, 4.0, 5.0), (3.0, 5.0, 3.0, 5.0))]
+    assert [one.verdict for one in few] == ['undecided', 'seen', 'seen']  # 4.0, 6.9 and 6.9 standard errors
+    marks = ['1' * 100] * 2, ['1' * 96 + '0' * 4] * 2
+    assert (
+        Difference.of((4.0, 4.0), *marks).verdict == 'seen'
+        and Difference.of((4.0, 4.0), *marks).freedom == 99
+    )
     assert Difference(0.0, 0.0).verdict == 'undecided'  # two networks that answer alike
 
 
