@@ -112,8 +112,8 @@ def new_directory(output: Path, *, replace: bool = False, needed: float = 0) -> 
             for folder, _, names in os.walk(partial):
                 for name in (*names, '.'):
                     _flush(Path(folder, name))
-            if replace:
-                remove_directory(output)
+            if replace and output.exists():
+                shutil.rmtree(output)
             refuse_existing(output)
             os.rename(partial, output)
             _flush(output.parent)
