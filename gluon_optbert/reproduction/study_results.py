@@ -291,9 +291,9 @@ def draw(study: StudyResults, task: str, metric: str) -> Figure:
         points = []
         for size in sizes:
             entry = study.entry((row, size), task, metric)
-            to_base = study.difference((row, size), (BASE, None), task, metric)
             if entry.scores:
-                error = (to_base and to_base.error) or 0.0
+                to_base = study.difference((row, size), (BASE, None), task, metric)
+                error = (to_base.error if to_base else None) or 0.0
                 points.append((size + apart * (number - (len(rows) - 1) / 2), entry.mean, error))
         if points:
             axes.errorbar(*zip(*points), **look(number), capsize=2, label=plain_text(row))

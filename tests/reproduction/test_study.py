@@ -276,10 +276,8 @@ def test_a_difference_is_seen_from_two_standard_errors():
     few = [Difference.of(gains) for gains in ((3.0, 5.0), (3.0, 4.0, 5.0), (3.0, 5.0, 3.0, 5.0))]
     assert [one.verdict for one in few] == ['undecided', 'seen', 'seen']  # 4.0, 6.9 and 6.9 standard errors
     marks = ['1' * 100] * 2, ['1' * 96 + '0' * 4] * 2
-    assert (
-        Difference.of((4.0, 4.0), *marks).verdict == 'seen'
-        and Difference.of((4.0, 4.0), *marks).freedom == 99
-    )
+    of_instances = Difference.of((4.0, 4.0), *marks)
+    assert of_instances.verdict == 'seen' and of_instances.freedom == 99
     assert Difference(0.0, 0.0).verdict == 'undecided'  # two networks that answer alike
 
 
