@@ -92,9 +92,10 @@ def test_runs_for_tasks_have_the_recipes_that_are_recorded():
                     assert made[name][field] == value, f'{name}: {field}'
 
 
-def test_commands_of_recovery_exist():
-    lines = lines_of('recovery')
-    assert len(lines) > 20 and all(f'cd {ROOT}/some/work && ' in line for line in lines)
+@pytest.mark.parametrize('name, words, least', [('recovery', (), 20), ('tables', ('study', 'table'), 2)])
+def test_commands_of_a_study_exist(name, words, least):
+    lines = lines_of(name, *words)
+    assert len(lines) >= least and all(f'cd {ROOT}/some/work && ' in line for line in lines)
 
 
 def test_the_study_of_the_tables_says_every_setting_that_its_runs_would_have_now():
@@ -113,7 +114,7 @@ def test_the_study_of_the_tables_says_every_setting_that_its_runs_would_have_now
 
 
 def test_tables_that_are_shown_are_those_that_the_study_renders(tmp_path):
-    shown = ROOT / 'results' / 'tables' / 'so_far'
+    shown = ROOT / 'results' / 'tables' / 'study'
     with tarfile.open(shown.parent / 'study.tar.xz') as study:
         study.extractall(tmp_path)
     rendered = {path.name: path for path in write_study(tmp_path / 'study')}
