@@ -29,7 +29,7 @@ TASKS = {
 
 def pruned(task, method='fisher'):
     """A network of a task and its cuts to a half, a third and a quarter, from the files of results."""
-    runs = read_points(ROOT / 'results' / 'tasks' / task / 'minutes.json')['runs']
+    runs = read_points(ROOT / 'results' / 'tasks' / task / 'points.json')['runs']
     cuts = [runs[f'{task}-{method}-minutes-{number}']['rounds'] for number in (2, 3, 4)]
     return [cuts[0][0], *(rounds[1] for rounds in cuts)]
 
