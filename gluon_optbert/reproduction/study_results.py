@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from scipy import stats
 from ..architecture.architecture import Architecture
 from ..architecture.paper import load_table
 from ..finetuning.result import FineTuningResult
-from ..pruning.report import widths_line
+from ..pruning.report import summary as rounds_of, widths_line
 from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, save
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, RESULT, paired_errors
+from ..runs.progress import CLEAR, RESULT, HeldOut, paired_errors, spread
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
 from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
@@ -49,8 +49,8 @@ Key = tuple[str, float | None]  # a row and a size
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Difference between two rows at a size on a task, in percentage points; positive if the first is
-    better.
+    """Difference between two rows at a size on a task, in percentage points, or of their MLM losses, in
+    nats; positive if the first is better.
 
     Parameters
     ----------
@@ -65,11 +65,13 @@ class Difference:
     freedom: float = math.inf
 
     @classmethod
-    def of(cls, gains: Sequence[float], *marks: Sequence[str]) -> Difference:
-        """Of the seeds that both rows have; arguments as of `paired_error`. The degrees of freedom are those
-        of Welch and Satterthwaite.
+    def of(
+        cls, gains: Sequence[float], *marks: Sequence[str], beside: Sequence[tuple[float, int]] = ()
+    ) -> Difference:
+        """Of the seeds that both rows have; arguments as of `paired_error`, and further parts of the error as
+        of `paired_errors`. The degrees of freedom are those of Welch and Satterthwaite.
         """
-        parts, mean = paired_errors(gains, *marks), float(np.mean(gains))
+        parts, mean = [*paired_errors(gains, *marks), *beside], float(np.mean(gains))
         if not parts:
             return cls(mean, None)
         square = sum(part for part, _ in parts)
@@ -86,9 +88,10 @@ class Difference:
             return 'undecided'
         return 'seen' if self.mean > 0 else 'the opposite'
 
-    def text(self) -> str:
+    def text(self, digits: int = 1) -> str:
         """For people."""
-        return f'{self.mean:+.1f}' + ('' if self.error is None else f' ± {self.error:.1f}')
+        error = '' if self.error is None else f' ± {self.error:.{digits}f}'
+        return f'{self.mean:+.{digits}f}{error}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +104,13 @@ class StudyResults:
         As `Plan.write` leaves it.
     cells : mapping of ((row, size), task) to mapping of int to FineTuningResult
         By seed of pruning.
+    recovered : mapping of (row, size) to mapping of int to HeldOut
+        By seed of pruning, what was measured of the pruned network on held-out text.
     """
 
     plan: Mapping[str, Any]
     cells: Mapping[tuple[Key, str], Mapping[int, FineTuningResult]]
+    recovered: Mapping[Key, Mapping[int, HeldOut]] = dataclasses.field(default_factory=dict)
 
     def scores(self, key: Key, task: str, metric: str) -> dict[int, float]:
         """A score in percent, by seed of pruning; ``metric`` as a column has it."""
@@ -160,6 +166,18 @@ class StudyResults:
         )
         return Difference.of(apart, *marks)
 
+    def loss_difference(self, better: Key, other: Key) -> Difference | None:
+        """Of the MLM losses of two rows, over the seeds that both have. The losses of single instances are
+        not known, so that part of the error is as large as if the rows had been measured on different ones.
+        """
+        better_ones, other_ones = (self.recovered.get(key, {}) for key in (better, other))
+        pairs = [(one, other_ones[seed]) for seed, one in better_ones.items() if seed in other_ones]
+        if not pairs:
+            return None
+        gains = [two.mlm_loss - one.mlm_loss for one, two in pairs]
+        squares = [sum((one.standard_error or 0.0) ** 2 for one in pair) for pair in pairs]
+        return Difference.of(gains, beside=[(float(np.mean(squares)), int(pairs[0][0].instances) - 1)])
+
 
 def read_study(output: Path) -> StudyResults:
     """The plan and the cells of a study so far; FileNotFoundError or ValueError if there is none."""
@@ -173,7 +191,22 @@ def read_study(output: Path) -> StudyResults:
             if path.is_file():
                 key = (network['row'], network['size'])
                 cells.setdefault((key, task), {})[network['seed']] = FineTuningResult.read(path)
-    return StudyResults(plan, cells)
+    return StudyResults(plan, cells, _recovered(Path(output) / 'networks', plan['networks']))
+
+
+def _recovered(runs: Path, networks: Sequence[Mapping[str, Any]]) -> dict[Key, dict[int, HeldOut]]:
+    """As of `StudyResults`. The rounds of a pruning run are its sizes, from the largest."""
+    found: dict[Key, dict[int, HeldOut]] = {}
+    ladders = collections.defaultdict(list)
+    for network in networks:
+        if network['size'] and not network['unreachable']:
+            ladders[network['place'].split('/')[0]].append(network)
+    for run, ladder in ladders.items():
+        ladder.sort(key=lambda network: network['size'], reverse=True)
+        for network, made in zip(ladder, rounds_of(runs / run)[1:]):
+            if isinstance(made.recovered, HeldOut):
+                found.setdefault((network['row'], network['size']), {})[network['seed']] = made.recovered
+    return found
 
 
 def table_of(study: StudyResults, number: int) -> Results:
@@ -218,16 +251,22 @@ def summary(study: StudyResults) -> str:
         f'"Seen" is a difference of {CLEAR} standard errors and more; where few seeds tell the error, of as '
         "many more as Student's t asks for. It is paired: over the instances of the development set, and "
         'over the seeds of pruning that both rows have. With one seed, the error is that of the instances '
-        'alone.',
+        'alone. MLM losses, in nats and positive if that of the first row is smaller, are paired over the '
+        'seeds alone: their error is the larger for that.',
         '',
     ]
     body = []
     for better, other in ORDERS:
-        for task, metric in tasks_of(study):
-            found = [study.difference((better, size), (other, size), task, metric) for size in sizes]
+        pairs = [((better, size), (other, size)) for size in sizes]
+        measured = [
+            (task, 1, [study.difference(*pair, task, metric) for pair in pairs])
+            for task, metric in tasks_of(study)
+        ]
+        measured.append(('MLM loss', 2, [study.loss_difference(*pair) for pair in pairs]))
+        for what, digits, found in measured:
             if any(found):
-                cells = ['–' if one is None else f'{one.text()} {one.verdict}' for one in found]
-                body.append([f'{better} before {other}', task, *cells])
+                cells = ['–' if one is None else f'{one.text(digits)} {one.verdict}' for one in found]
+                body.append([f'{better} before {other}', what, *cells])
     lines += [markdown_table(['order', 'task', *map(size_name, sizes)], body)] if body else ['none yet']
     for task, metric in tasks_of(study):
         body = []
@@ -240,6 +279,13 @@ def summary(study: StudyResults) -> str:
         head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
         base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
         lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
+    if study.recovered:
+        body = [
+            [row, *(_loss_text(study.recovered.get((row, size), {}).values()) for size in sizes)]
+            for row in study.rows()
+        ]
+        lines += ['', '## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.', '']
+        lines.append(markdown_table(['row', *map(size_name, sizes)], body))
     lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
     body = [
         [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']
@@ -256,6 +302,14 @@ def summary(study: StudyResults) -> str:
     )
     lines += [f'- {number_of(count, "cell")}: {machine}' for machine, count in machines.items()]
     return '\n'.join(lines) + '\n'
+
+
+def _loss_text(measured: Collection[HeldOut]) -> str:
+    """The mean of MLM losses and, of several, the deviation."""
+    if not measured:
+        return '–'
+    mean, deviation = spread([one.mlm_loss for one in measured])
+    return f'{mean:.2f}' + ('' if deviation is None else f' ± {deviation:.2f}')
 
 
 def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:

@@ -1,6 +1,7 @@
 """A study: its networks and pieces, run, stopped, lost and gone on with, and the tables made of it."""
 
 import contextlib
+import json
 import shutil
 import subprocess
 import tarfile
@@ -34,6 +35,7 @@ from gluon_optbert.reproduction.study_results import (
     write_study,
 )
 from gluon_optbert.runs.files import locked
+from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
 
 FILE = {
@@ -183,6 +185,10 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     text = (recipe.output / 'tables' / 'README.md').read_text()
     assert 'not run' in text and 'optBERT-all before BERT-all uniform' in text
     assert f'- {len(whole) - 1} cells: ' in text  # all on this machine
+    rounds = json.loads((recipe.output / 'networks' / 'optbert-all-2' / 'rounds.json').read_text())
+    losses = [found.recovered['optBERT-all', size][2].mlm_loss for size in (88.0, 66.0)]
+    assert losses == [one['recovered']['mlm_loss'] for one in rounds[1:]]
+    assert 'optBERT-all before BERT-all uniform | MLM loss' in text
     apart = found.difference(('optBERT-all', 66.0), ('BERT-all uniform', 66.0), 'SST-2', 'accuracy')
     pair = [found.cells[(name, 66.0), 'SST-2'][1] for name in ('optBERT-all', 'BERT-all uniform')]
     assert apart.mean == pytest.approx(np.subtract(*(one.runs[0].scores[one.metric] for one in pair)))
@@ -307,6 +313,20 @@ def test_the_error_of_a_difference_is_that_of_the_score_that_is_shown():
     pair = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h')]
     assert study.difference(*pair, 'SQuAD v1.1', 'f1').error == pytest.approx(25.0)
     assert study.difference(*pair, 'SQuAD v2.0', 'f1') == Difference(25.0, None)
+
+
+def test_a_difference_of_losses_is_paired_by_seed_and_its_instances_are_not():
+    def recovered(*losses):
+        rest = {'mlm_accuracy': 0.2, 'mlm_standard_error': 0.3, 'instances': 256}
+        return {seed: HeldOut(mlm_loss=loss, **rest) for seed, loss in enumerate(losses, start=1)}
+
+    keys = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h', 'optBERT-f')]
+    study = StudyResults({}, {}, dict(zip(keys, (recovered(5.0, 5.25), recovered(6.0, 6.5), recovered(6.0)))))
+    apart = study.loss_difference(keys[0], keys[1])
+    assert apart.mean == 1.125 and apart.error == pytest.approx((0.125**2 + 2 * 0.3**2) ** 0.5)
+    alone = study.loss_difference(keys[2], keys[0])
+    assert alone.mean == -1.0 and alone.error == pytest.approx(0.3 * 2**0.5) and alone.freedom == 255
+    assert study.loss_difference(keys[0], ('optBERT-a', 66.0)) is None
 
 
 def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
