@@ -7,10 +7,11 @@ and that of the seeds together."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from scipy import stats
 
 from ..architecture.architecture import Architecture
 from ..architecture.paper import load_table
+from ..architecture.rounds import Round
 from ..finetuning.result import FineTuningResult
-from ..pruning.report import summary as rounds_of, widths_line
+from ..pruning.report import FORGOTTEN, widths_line
 from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, save
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, RESULT, HeldOut, paired_errors, spread
+from ..runs.progress import CLEAR, RESULT, HeldOut, Progress, paired_errors, score_text, spread
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
 from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
 
@@ -175,8 +177,16 @@ class StudyResults:
         if not pairs:
             return None
         gains = [two.mlm_loss - one.mlm_loss for one, two in pairs]
-        squares = [sum((one.standard_error or 0.0) ** 2 for one in pair) for pair in pairs]
-        return Difference.of(gains, beside=[(float(np.mean(squares)), int(pairs[0][0].instances) - 1)])
+        errors = [[one.standard_error for one in pair] for pair in pairs]
+        if None in itertools.chain(*errors):
+            return Difference.of(gains)
+        square = float(np.mean([np.square(pair).sum() for pair in errors]))
+        return Difference.of(gains, beside=[(square, int(pairs[0][0].instances) - 1)])
+
+    def loss_text(self, key: Key) -> str:
+        """The mean of the MLM losses and, of several seeds, their deviation."""
+        losses = [one.mlm_loss for one in self.recovered.get(key, {}).values()]
+        return score_text(*spread(losses), digits=2) if losses else '–'
 
 
 def read_study(output: Path) -> StudyResults:
@@ -203,10 +213,23 @@ def _recovered(runs: Path, networks: Sequence[Mapping[str, Any]]) -> dict[Key, d
             ladders[network['place'].split('/')[0]].append(network)
     for run, ladder in ladders.items():
         ladder.sort(key=lambda network: network['size'], reverse=True)
-        for network, made in zip(ladder, rounds_of(runs / run)[1:]):
-            if isinstance(made.recovered, HeldOut):
-                found.setdefault((network['row'], network['size']), {})[network['seed']] = made.recovered
+        for number, network in enumerate(ladder, start=1):
+            measured = _held_out(runs / run / f'round-{number}')
+            if measured is not None:
+                found.setdefault((network['row'], network['size']), {})[network['seed']] = measured
     return found
+
+
+def _held_out(directory: Path) -> HeldOut | None:
+    """What the network of a round measured on held-out text, whether it is there or was forgotten, perhaps by
+    another process just now; None if neither is known.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return Progress.from_dict(read_json(directory / 'model' / 'progress.json')).held_out
+    with contextlib.suppress(FileNotFoundError):
+        measured = Round.from_dict(read_json(directory / FORGOTTEN)).recovered
+        return measured if isinstance(measured, HeldOut) else None
+    return None
 
 
 def table_of(study: StudyResults, number: int) -> Results:
@@ -280,10 +303,7 @@ def summary(study: StudyResults) -> str:
         base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
         lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
     if study.recovered:
-        body = [
-            [row, *(_loss_text(study.recovered.get((row, size), {}).values()) for size in sizes)]
-            for row in study.rows()
-        ]
+        body = [[row, *(study.loss_text((row, size)) for size in sizes)] for row in study.rows()]
         lines += ['', '## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.', '']
         lines.append(markdown_table(['row', *map(size_name, sizes)], body))
     lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
@@ -302,14 +322,6 @@ def summary(study: StudyResults) -> str:
     )
     lines += [f'- {number_of(count, "cell")}: {machine}' for machine, count in machines.items()]
     return '\n'.join(lines) + '\n'
-
-
-def _loss_text(measured: Collection[HeldOut]) -> str:
-    """The mean of MLM losses and, of several, the deviation."""
-    if not measured:
-        return '–'
-    mean, deviation = spread([one.mlm_loss for one in measured])
-    return f'{mean:.2f}' + ('' if deviation is None else f' ± {deviation:.2f}')
 
 
 def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:

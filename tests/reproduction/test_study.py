@@ -157,6 +157,7 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
         run(study)
     monkeypatch.undo()
     assert list((output / 'networks').rglob('model.params'))
+    of_networks = read_study(output).recovered
     keep = ['-f', ROOT / 'results' / 'tables' / 'Makefile', 'collect', f'WORK={tmp_path}', 'STUDY=other']
     subprocess.run(['make', '-C', tmp_path, *keep], check=True)
     shutil.rmtree(output)  # a machine is lost
@@ -188,6 +189,9 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     rounds = json.loads((recipe.output / 'networks' / 'optbert-all-2' / 'rounds.json').read_text())
     losses = [found.recovered['optBERT-all', size][2].mlm_loss for size in (88.0, 66.0)]
     assert losses == [one['recovered']['mlm_loss'] for one in rounds[1:]]
+    for key, of_seeds in of_networks.items():  # read before the networks were removed
+        assert of_seeds.items() <= found.recovered[key].items()
+    assert ('optBERT-all', 66.0) in of_networks
     assert 'optBERT-all before BERT-all uniform | MLM loss' in text
     apart = found.difference(('optBERT-all', 66.0), ('BERT-all uniform', 66.0), 'SST-2', 'accuracy')
     pair = [found.cells[(name, 66.0), 'SST-2'][1] for name in ('optBERT-all', 'BERT-all uniform')]
@@ -327,6 +331,9 @@ def test_a_difference_of_losses_is_paired_by_seed_and_its_instances_are_not():
     alone = study.loss_difference(keys[2], keys[0])
     assert alone.mean == -1.0 and alone.error == pytest.approx(0.3 * 2**0.5) and alone.freedom == 255
     assert study.loss_difference(keys[0], ('optBERT-a', 66.0)) is None
+    unknown = {1: HeldOut(mlm_loss=9.0, mlm_accuracy=0.2, instances=256)}
+    study = StudyResults({}, {}, {keys[0]: recovered(5.0), keys[1]: unknown})
+    assert study.loss_difference(keys[0], keys[1]) == Difference(4.0, None)
 
 
 def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
