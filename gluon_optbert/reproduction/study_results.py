@@ -315,13 +315,19 @@ def summary(study: StudyResults) -> str:
     ]
     lines += [markdown_table(['row', 'size', 'parameters', *'hakvf'], body), '', '## Machines', '']
     machines = collections.Counter(
-        f'{one.origin["machine"]["cpu"]}, {number_of(int(one.origin["machine"]["threads"]), "thread")}, '
-        f'commit {one.origin["commit"] or "unknown":.10}'
+        f'{_machine_text(one.origin["machine"])}, commit {one.origin["commit"] or "unknown":.10}'
         for results in study.cells.values()
         for one in results.values()
     )
     lines += [f'- {number_of(count, "cell")}: {machine}' for machine, count in machines.items()]
     return '\n'.join(lines) + '\n'
+
+
+def _machine_text(machine: Mapping[str, Any]) -> str:
+    """What computed a cell, for people: all that changes the rounding of its results."""
+    widest = f' with {machine["instructions"]}' if 'instructions' in machine else ''
+    kernels = [f'{name}={value}' for name, value in machine.get('kernels', {}).items()]
+    return ', '.join([machine['cpu'] + widest, *kernels, number_of(int(machine['threads']), 'thread')])
 
 
 def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:

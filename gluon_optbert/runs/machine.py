@@ -305,19 +305,29 @@ def versions() -> dict[str, str]:
     return {'gluon_optbert': __version__, **libraries, 'python': platform.python_version()}
 
 
+INSTRUCTIONS = {'avx512f': 'AVX-512', 'avx2': 'AVX2'}  # by their flag, the widest first
+# by which users choose the instructions of oneDNN, OpenBLAS and NumPy, and with them how results are rounded
+KERNEL_SETTINGS = ('DNNL_MAX_CPU_ISA', 'OPENBLAS_CORETYPE', 'NPY_DISABLE_CPU_FEATURES')
+
+
 def machine() -> dict[str, Any]:
-    """The processor and its cores that may be used, threads, workers of the host, AMX and GPUs if any, the
-    system.
+    """The processor, its widest vector instructions and its cores that may be used, threads, workers of the
+    host, AMX, `KERNEL_SETTINGS` and GPUs if any, the system.
     """
     lines = cpu_flags().splitlines()
+    flags = {flag for line in lines if line.startswith('flags') for flag in line.split()}
+    widest = [name for flag, name in INSTRUCTIONS.items() if flag in flags]
+    kernels = {name: os.environ[name] for name in KERNEL_SETTINGS if name in os.environ}
     models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
     gpus = gpu_names()
     return {
         'cpu': models[0] if models else platform.processor(),
+        **({'instructions': widest[0]} if widest else {}),
         'cores': physical_cores(),
         'threads': str(threads_here()),
         'workers_of_host': workers_of_host(),
         **({'amx': True} if amx_is_granted() else {}),
+        **({'kernels': kernels} if kernels else {}),
         **({'gpus': gpus} if gpus else {}),
         'system': platform.platform(),
     }

@@ -371,14 +371,25 @@ def test_an_average_has_a_deviation_only_over_seeds_that_every_task_has():
     )
 
 
-def test_cells_of_a_package_without_a_repository_have_no_commit():
-    name, machine = 'dev/accuracy', {'cpu': 'one', 'threads': '2'}
+@pytest.mark.parametrize(
+    ('further', 'said'),
+    [
+        ({}, 'one, 2 threads'),
+        ({'instructions': 'AVX2'}, 'one with AVX2, 2 threads'),
+        (
+            {'instructions': 'AVX-512', 'kernels': {'DNNL_MAX_CPU_ISA': 'AVX2'}},
+            'one with AVX-512, DNNL_MAX_CPU_ISA=AVX2, 2 threads',
+        ),
+    ],
+)
+def test_cells_name_their_processor_and_commit(further, said):
+    name, machine = 'dev/accuracy', {'cpu': 'one', 'threads': '2', **further}
     run = SeedRun(1, (), 1, {name: 50.0}, 1.0)
     origin = {'commit': None, 'machine': machine}
     cell = FineTuningResult('SST-2', name, '0', 9, BASE.to_dict(), {'train': 8}, (run,), {}, origin)
     plan = {'networks': [{'row': 'base', 'size': None, 'tasks': ['SST-2'], 'unreachable': None}]}
     text = summary(StudyResults(plan, {(('base', None), 'SST-2'): {1: cell}}))
-    assert '- 1 cell: one, 2 threads, commit unknown' in text
+    assert f'- 1 cell: {said}, commit unknown' in text
 
 
 def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):

@@ -284,6 +284,20 @@ def test_run_notes_what_computes_it_once_until_something_else_does(tmp_path, mon
     assert entries(tmp_path) == [result, {**result, 'commit': 'another'}]
 
 
+@pytest.mark.parametrize(
+    ('flags', 'widest'), [('sse2', None), ('sse2 avx avx2', 'AVX2'), ('avx2 avx512f', 'AVX-512')]
+)
+def test_machine_has_what_decides_the_rounding_of_its_results(monkeypatch, flags, widest):
+    cpuinfo = f'model name\t: avx512f\nflags\t\t: fpu {flags}\nbugs\t\t: none\n'
+    monkeypatch.setattr(machine, 'cpu_flags', lambda: cpuinfo)
+    for name in machine.KERNEL_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    result = machine.machine()
+    assert result.get('instructions') == widest and 'kernels' not in result
+    monkeypatch.setenv('DNNL_MAX_CPU_ISA', 'AVX2')
+    assert machine.machine() == {**result, 'kernels': {'DNNL_MAX_CPU_ISA': 'AVX2'}}
+
+
 def test_versions_are_those_of_the_libraries_that_are_there(monkeypatch):
     for name in ('mxnet', 'gluonnlp'):
         monkeypatch.setitem(sys.modules, name, None)
