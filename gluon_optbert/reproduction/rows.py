@@ -166,13 +166,14 @@ MAKERS: Mapping[str, Maker] = {
     'BERT-all uniform': Maker('pruned', by_share, 'uniform-alpha'),
     'BERT-all uniform, magnitude': Maker('pruned', by_share, 'uniform'),
     'ALBERT-e': Maker('built', by_embedding),
-    # of a study, which no table of the paper has
+    # those of OF_STUDIES
     'a random cut': Maker(
         'pruned',
         by_share,
         'random',
         settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent'},
     ),
+    'optBERT-all, unweighted': Maker('pruned', by_share, 'alpha', settings={'unweighted': True}),
     'BERT-base, trained on': Maker('pruned', nearly_whole, 'magnitude', 'f'),
     # Table 1, where Devlin et al. trained every network from scratch
     'bert_3': Maker('built', in_proportion),
@@ -186,6 +187,8 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     'optBERT-all': ('optBERT-all+',),
     'BERT-all uniform': ('BERT-all uniform, magnitude',),
 }
+# rows that no table of the paper has; a study may
+OF_STUDIES = ('a random cut', 'optBERT-all, unweighted', 'BERT-base, trained on')
 # fields of `PruneRecipe` that the paper does not have; a row has them by its maker, never by the user's file
 BEYOND_THE_PAPER = ('rotate_heads', 'reconstruct', 'teacher', 'gate_teacher', 'relative_gates')
 BEYOND_THE_PAPER += ('fit_tokens', 'recover_after')

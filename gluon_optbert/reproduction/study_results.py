@@ -31,7 +31,18 @@ from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLEAR, RESULT, HeldOut, Progress, paired_errors, score_text, spread
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
-from .rows import BASE, FORMAT, STUDY_PLAN, TABLES, known_rows, row_names, size_name, slug_of, task_names
+from .rows import (
+    BASE,
+    FORMAT,
+    OF_STUDIES,
+    STUDY_PLAN,
+    TABLES,
+    known_rows,
+    row_names,
+    size_name,
+    slug_of,
+    task_names,
+)
 
 # The row first that is expected to be better; in the paper all is before h at 88 and 99 M only.
 ORDERS = (
@@ -41,6 +52,7 @@ ORDERS = (
     ('BERT-all uniform', 'BERT-ℓ truncated'),
     ('optBERT-all', 'optBERT-f'),
     ('optBERT-all', 'optBERT-a'),
+    ('optBERT-all', 'optBERT-all, unweighted'),
     ('optBERT-all+', 'optBERT-all'),
     ('optBERT-all+', 'a random cut'),
     ('BERT-all uniform', 'BERT-all uniform, magnitude'),
@@ -237,7 +249,7 @@ def table_of(study: StudyResults, number: int) -> Results:
     table = load_table(number)
     sizes = {name: float(record['parameters_m']) for name, record in zip(row_names(table), table.records())}
     size = max((sizes[name] for name in _SIZED if name in sizes), default=0.0)
-    names = known_rows(table) + [row for row in ('a random cut', 'BERT-base, trained on') if number != 1]
+    names = known_rows(table) + [row for row in OF_STUDIES if row in study.rows() and number != 1]
     plan = {(one['row'], one['size']): one for one in study.plan['networks']}
     rows, planned = [], []
     for name in names:

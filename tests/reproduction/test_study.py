@@ -113,6 +113,18 @@ def test_a_row_has_settings_of_its_own(recipe):
         plan(recipe)
 
 
+def test_gates_whose_penalty_has_no_prices_are_a_row_where_a_study_has_it(recipe):
+    rows = ('optBERT-all', 'optBERT-all, unweighted')
+    recipe.study.write_text(yaml.safe_dump({**FILE, 'rows': dict.fromkeys(rows, [1])}))
+    study = plan(recipe)
+    unweighted = {one.row.name: study.making(one).unweighted for one in study.networks if one.size == 66}
+    assert unweighted == dict(zip(rows, (False, True)))
+    facts = {'size': 66.0, 'seed': 1, 'how': '', 'share': 0.6, 'unreachable': None}
+    found = StudyResults({'networks': [{'row': row, **facts} for row in ('base', rows[1])]}, {})
+    names = {number: [row.name for row in table_of(found, number).rows] for number in (1, 8)}
+    assert rows[1] in names[8] and rows[1] not in names[1] and 'a random cut' not in names[8]
+
+
 def test_a_share_of_the_flops_is_out_of_reach_where_pruning_a_width_leaves_more():
     rows = rows_at(['optBERT-f', 'optBERT-all'], [0.75, 0.2], bert_base(), {'objective': 'flops'})
     assert {key: row.unreachable is None for key, row in rows.items()} == {
