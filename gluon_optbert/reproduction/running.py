@@ -100,7 +100,8 @@ def _run_pieces(plan: Plan, workers: Workers) -> int:
     open_steps = sum(not plan.made(network) for network in left)
     open_steps += sum(not plan.cell(*cell).exists() for cell in cells)
     workers.barrier('counted')
-    unit = {'unit': 'cell', 'quiet': not workers.first, 'seconds': 0.0}
+    # a network to be made is a job, and so is each of its fine-tunings
+    unit = {'unit': 'job', 'quiet': not workers.first, 'seconds': 0.0}
     title = 'study' if plan.file else f'table {plan.recipe.table}'
     waiting, before = chosen, 0
     with Display(title, total, start=total - open_steps, **unit) as display:
