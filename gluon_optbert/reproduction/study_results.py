@@ -275,10 +275,11 @@ def tasks_of(study: StudyResults) -> list[tuple[str, str]]:
 
 def summary(study: StudyResults) -> str:
     """The orders of the paper's rows, every score by row and size, dimensions and machines, in Markdown."""
-    lines = ['# The study so far', '']
     planned = sum(len(one['tasks']) for one in study.plan['networks'] if not one['unreachable'])
     done, sizes = sum(map(len, study.cells.values())), study.sizes()[::-1]
-    lines += [
+    lines = [
+        '# The study' if done == planned else '# The study so far',
+        '',
         f'{done} of {planned} cells (network, task and seed) were run.',
         '',
         '## Orders of rows',
