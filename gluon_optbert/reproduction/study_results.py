@@ -337,7 +337,7 @@ def summary(study: StudyResults) -> str:
 
 
 def _machine_text(machine: Mapping[str, Any]) -> str:
-    """What computed a cell, for people: all that changes the rounding of its results."""
+    """What computed a cell, for people, with the instructions and threads that round its results."""
     widest = f' with {machine["instructions"]}' if 'instructions' in machine else ''
     kernels = [f'{name}={value}' for name, value in machine.get('kernels', {}).items()]
     return ', '.join([machine['cpu'] + widest, *kernels, number_of(int(machine['threads']), 'thread')])
