@@ -12,6 +12,7 @@ A table is a study of one table's rows: each at its published size, with one see
     STUDY/inputs.json                           as of a table
     STUDY/networks/ROW-SEED                     a pruning run, whose rounds are the sizes
     STUDY/networks/ROW-SIZE-SEED                a model directory of a row that is built
+    STUDY/cells/ROW-SEED/SIZE/held_out.json     losses of pre-training, instance by instance
     STUDY/cells/ROW-SEED/SIZE/TASK/result.json  scores
 """
 

@@ -38,6 +38,7 @@ from ..tasks.task import find_task, official_files
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import open_shards
+from .held_out import measure
 from .plan import SQUAD, Network, Plan
 
 # What may differ on resuming; of the file of a study, of squad1 and of squad2, what is begun tells more.
@@ -129,6 +130,8 @@ def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display)
     name = display.title
     if not plan.done(network):
         display.advance(_make(plan, network, workers))
+    if plan.file is not None:
+        measure(plan, network, workers)
     for task in plan.tasks_of(network):
         display.title = f'{name}, {task}'
         display.advance(_tune(plan, network, task, workers))

@@ -30,6 +30,9 @@ from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLEAR, RESULT, HeldOut, Progress, paired_errors, score_text, spread
+from ..training.distributed import Workers
+from ..training.held_out import Losses, difference
+from .held_out import read_losses
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
 from .rows import (
     BASE,
@@ -119,12 +122,15 @@ class StudyResults:
     cells : mapping of ((row, size), task) to mapping of int to FineTuningResult
         By seed of pruning.
     recovered : mapping of (row, size) to mapping of int to HeldOut
-        By seed of pruning, what was measured of the pruned network on held-out text.
+        By seed of pruning, what was measured of the network on held-out text.
+    losses : mapping of (row, size) to mapping of int to Losses
+        By seed of pruning, the same instance by instance, where that was kept.
     """
 
     plan: Mapping[str, Any]
     cells: Mapping[tuple[Key, str], Mapping[int, FineTuningResult]]
     recovered: Mapping[Key, Mapping[int, HeldOut]] = dataclasses.field(default_factory=dict)
+    losses: Mapping[Key, Mapping[int, Losses]] = dataclasses.field(default_factory=dict)
 
     def scores(self, key: Key, task: str, metric: str) -> dict[int, float]:
         """A score in percent, by seed of pruning; ``metric`` as a column has it."""
@@ -166,11 +172,7 @@ class StudyResults:
     def difference(self, better: Key, other: Key, task: str, metric: str) -> Difference | None:
         """Of two rows; the base, which has one seed, stands beside every seed of another row."""
         scores = [self.scores(key, task, metric) for key in (better, other)]
-        seeds = [sorted(one) for one in scores]
-        alone = [key[0] == BASE for key in (better, other)]
-        pairs = [(seed, seed) for seed in seeds[0] if seed in seeds[1]]
-        if any(alone) and all(seeds):
-            pairs = list(itertools.product(*seeds))
+        pairs = _pairs((better, other), scores)
         if not pairs:
             return None
         apart = [scores[0][one] - scores[1][two] for one, two in pairs]
@@ -181,24 +183,48 @@ class StudyResults:
         return Difference.of(apart, *marks)
 
     def loss_difference(self, better: Key, other: Key) -> Difference | None:
-        """Of the MLM losses of two rows, over the seeds that both have. The losses of single instances are
-        not known, so that part of the error is as large as if the rows had been measured on different ones.
+        """Of the MLM losses of two rows, as of `difference`. Where the losses of single instances were not
+        kept, that part of the error is as large as if the rows had been measured on different ones.
         """
-        better_ones, other_ones = (self.recovered.get(key, {}) for key in (better, other))
-        pairs = [(one, other_ones[seed]) for seed, one in better_ones.items() if seed in other_ones]
+        measured = [self.recovered.get(key, {}) for key in (better, other)]
+        pairs = _pairs((better, other), measured)
         if not pairs:
             return None
-        gains = [two.mlm_loss - one.mlm_loss for one, two in pairs]
-        errors = [[one.standard_error for one in pair] for pair in pairs]
-        if None in itertools.chain(*errors):
-            return Difference.of(gains)
-        square = float(np.mean([np.square(pair).sum() for pair in errors]))
-        return Difference.of(gains, beside=[(square, int(pairs[0][0].instances) - 1)])
+        ones = [[of_row[seed] for seed in seeds] for of_row, seeds in zip(measured, zip(*pairs))]
+        gains = [two.mlm_loss - one.mlm_loss for one, two in zip(*ones)]
+        sides = [
+            [self.losses.get(key, {}).get(seed) for seed in seeds]
+            for key, seeds in zip((better, other), zip(*pairs))
+        ]
+        errors = [[one.standard_error for one in pair] for pair in zip(*ones)]
+        if all(itertools.chain(*sides)):
+            error = difference(*map(_mean_losses, sides), Workers())[1]
+            square = None if error is None else error**2
+        elif None in itertools.chain(*errors):
+            square = None
+        else:
+            square = float(np.mean([np.square(pair).sum() for pair in errors]))
+        freedom = int(ones[0][0].instances) - 1
+        return Difference.of(gains, beside=[] if square is None else [(square, freedom)])
 
     def loss_text(self, key: Key) -> str:
         """The mean of the MLM losses and, of several seeds, their deviation."""
         losses = [one.mlm_loss for one in self.recovered.get(key, {}).values()]
         return score_text(*spread(losses), digits=2) if losses else '–'
+
+
+def _pairs(keys: tuple[Key, Key], seeds: Sequence[Mapping[int, Any]]) -> list[tuple[int, int]]:
+    """The seeds of two rows that stand beside each other: the same one, and every one of a row beside the
+    base's.
+    """
+    if any(row == BASE for row, _ in keys):
+        return list(itertools.product(*map(sorted, seeds)))
+    return [(seed, seed) for seed in sorted(seeds[0]) if seed in seeds[1]]
+
+
+def _mean_losses(seeds: Sequence[Losses]) -> Losses:
+    """Of several networks, the mean of the losses of every instance."""
+    return dataclasses.replace(seeds[0], sums=np.mean([one.sums for one in seeds], axis=0))
 
 
 def read_study(output: Path) -> StudyResults:
@@ -213,7 +239,15 @@ def read_study(output: Path) -> StudyResults:
             if path.is_file():
                 key = (network['row'], network['size'])
                 cells.setdefault((key, task), {})[network['seed']] = FineTuningResult.read(path)
-    return StudyResults(plan, cells, _recovered(Path(output) / 'networks', plan['networks']))
+    losses: dict[Key, dict[int, Losses]] = {}
+    recovered = _recovered(Path(output) / 'networks', plan['networks'])
+    for network in plan['networks']:
+        kept = read_losses(Path(output) / 'cells' / network['place'])
+        if kept is not None:
+            key, seed = (network['row'], network['size']), network['seed']
+            losses.setdefault(key, {})[seed] = kept
+            recovered.setdefault(key, {})[seed] = kept.measured
+    return StudyResults(plan, cells, recovered, losses)
 
 
 def _recovered(runs: Path, networks: Sequence[Mapping[str, Any]]) -> dict[Key, dict[int, HeldOut]]:
@@ -287,8 +321,9 @@ def summary(study: StudyResults) -> str:
         f'"Seen" is a difference of {CLEAR} standard errors and more; where few seeds tell the error, of as '
         "many more as Student's t asks for. It is paired: over the instances of the development set, and "
         'over the seeds of pruning that both rows have. With one seed, the error is that of the instances '
-        'alone. MLM losses, in nats and positive if that of the first row is smaller, are paired over the '
-        'seeds alone: their error is the larger for that.',
+        'alone. Differences of MLM losses are in nats, positive if that of the first row is smaller; where '
+        'the losses of single instances were not kept, they are paired over the seeds alone, and their error '
+        'is the larger for that.',
         '',
     ]
     body = []
@@ -304,6 +339,7 @@ def summary(study: StudyResults) -> str:
                 cells = ['–' if one is None else f'{one.text(digits)} {one.verdict}' for one in found]
                 body.append([f'{better} before {other}', what, *cells])
     lines += [markdown_table(['order', 'task', *map(size_name, sizes)], body)] if body else ['none yet']
+    head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
     for task, metric in tasks_of(study):
         body = []
         for row in study.rows():
@@ -312,13 +348,17 @@ def summary(study: StudyResults) -> str:
                 apart = study.difference((row, size), (BASE, None), task, metric)
                 cells += [study.entry((row, size), task, metric).text(), apart.text() if apart else '–']
             body.append([row, *cells])
-        head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
         base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
         lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
     if study.recovered:
-        body = [[row, *(study.loss_text((row, size)) for size in sizes)] for row in study.rows()]
-        lines += ['', '## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.', '']
-        lines.append(markdown_table(['row', *map(size_name, sizes)], body))
+        body = []
+        for row in study.rows():
+            found = [study.loss_difference((row, size), (BASE, None)) for size in sizes]
+            texts = [study.loss_text((row, size)) for size in sizes]
+            apart = [one.text(2) if one else '–' for one in found]
+            body.append([row, *itertools.chain(*zip(texts, apart))])
+        lines += ['', '## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.']
+        lines += [f'The base: {study.loss_text((BASE, None))}.', '', markdown_table(head, body)]
     lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
     body = [
         [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']

@@ -30,6 +30,17 @@ class Losses:
     sums: np.ndarray  # (n,) float64; the loss of an instance, added up over its masked tokens, in nats
     tokens: np.ndarray  # (n,) float64; the number of these tokens
 
+    def gathered(self, workers: Workers, *, batch_size: int) -> Losses:
+        """Those of all workers' shares, in the order of the instances, without what fills a batch up; with so
+        many instances at a time over all workers, as they were measured.
+        """
+        share = batch_size // workers.size
+        own = np.stack([self.sums, self.tokens]).reshape(2, -1, 1, share)
+        parts = np.zeros((2, own.shape[1], workers.size, share))
+        parts[:, :, [workers.rank]] = own
+        sums, tokens = workers.total(parts, name='losses').reshape(2, -1)
+        return Losses(self.measured, sums[tokens > 0], tokens[tokens > 0])
+
 
 def held_out_batches(
     shards: Shards, workers: Workers, title: str, *, batch_size: int, limit: int | None = None

@@ -37,6 +37,7 @@ from gluon_optbert.reproduction.study_results import (
 from gluon_optbert.runs.files import locked
 from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
+from gluon_optbert.training.held_out import Losses
 
 FILE = {
     'rows': {
@@ -178,7 +179,7 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
         kept.extractall(tmp_path)
     with locked(output / 'cells' / 'optbert-all-2'):  # another process has taken these pieces
         assert run(study) == 2
-    assert not (output / 'cells' / 'optbert-all-2').exists()
+    assert not list((output / 'cells' / 'optbert-all-2').rglob('result.json'))
     assert run(study) == 0
     of_row = {
         name: scores for name, scores in whole.items() if name.startswith(('cells/base', 'cells/optbert'))
@@ -204,6 +205,11 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     for key, of_seeds in of_networks.items():  # read before the networks were removed
         assert of_seeds.items() <= found.recovered[key].items()
     assert ('optBERT-all', 66.0) in of_networks
+    assert found.losses.keys() == {key for key, _ in found.cells}  # every network, built ones and the base
+    for key, of_seeds in found.losses.items():
+        for seed, one in of_seeds.items():
+            assert one.measured == found.recovered[key][seed]
+            assert one.sums.sum() / one.tokens.sum() == pytest.approx(one.measured.mlm_loss, abs=1e-4)
     assert 'optBERT-all before BERT-all uniform | MLM loss' in text
     apart = found.difference(('optBERT-all', 66.0), ('BERT-all uniform', 66.0), 'SST-2', 'accuracy')
     pair = [found.cells[(name, 66.0), 'SST-2'][1] for name in ('optBERT-all', 'BERT-all uniform')]
@@ -331,11 +337,13 @@ def test_the_error_of_a_difference_is_that_of_the_score_that_is_shown():
     assert study.difference(*pair, 'SQuAD v2.0', 'f1') == Difference(25.0, None)
 
 
-def test_a_difference_of_losses_is_paired_by_seed_and_its_instances_are_not():
-    def recovered(*losses):
-        rest = {'mlm_accuracy': 0.2, 'mlm_standard_error': 0.3, 'instances': 256}
-        return {seed: HeldOut(mlm_loss=loss, **rest) for seed, loss in enumerate(losses, start=1)}
+def recovered(*losses):
+    """Of networks with seeds of 1 and on, whose losses of single instances were not kept."""
+    rest = {'mlm_accuracy': 0.2, 'mlm_standard_error': 0.3, 'instances': 256}
+    return {seed: HeldOut(mlm_loss=loss, **rest) for seed, loss in enumerate(losses, start=1)}
 
+
+def test_a_difference_of_losses_is_paired_by_seed_and_without_instances_by_nothing_else():
     keys = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h', 'optBERT-f')]
     study = StudyResults({}, {}, dict(zip(keys, (recovered(5.0, 5.25), recovered(6.0, 6.5), recovered(6.0)))))
     apart = study.loss_difference(keys[0], keys[1])
@@ -346,6 +354,28 @@ def test_a_difference_of_losses_is_paired_by_seed_and_its_instances_are_not():
     unknown = {1: HeldOut(mlm_loss=9.0, mlm_accuracy=0.2, instances=256)}
     study = StudyResults({}, {}, {keys[0]: recovered(5.0), keys[1]: unknown})
     assert study.loss_difference(keys[0], keys[1]) == Difference(4.0, None)
+
+
+def test_a_difference_of_losses_is_paired_by_the_instances_that_were_kept():
+    """Two seeds of a row beside the base; what is hard for all falls out of the error."""
+    hard, tokens = np.linspace(0, 900, 8), np.full(8, 10.0)
+    base, row = ('base', None), ('optBERT-all', 66.0)
+    sums = {base: [hard], row: [hard + 10 + np.tile([0, 2], 4), hard + 20 + np.tile([2, 0], 4)]}
+    losses, means = {}, {}
+    for key, seeds in sums.items():
+        means[key] = {
+            seed: HeldOut(mlm_loss=one.sum() / 80, mlm_accuracy=0.2, instances=8, mlm_standard_error=9.0)
+            for seed, one in enumerate(seeds, start=1)
+        }
+        losses[key] = {seed: Losses(means[key][seed], one, tokens) for seed, one in enumerate(seeds, start=1)}
+    study = StudyResults({}, {}, means, losses)
+    apart = study.loss_difference(base, row)
+    assert apart.mean == pytest.approx(1.6) and apart.error == pytest.approx(0.5)  # of the seeds alone
+    losses[row].pop(2)
+    alone = study.loss_difference(base, row)
+    assert alone.error > 9.0  # as one of them was not kept
+    means[row].pop(2)
+    assert study.loss_difference(base, row).error == pytest.approx(0.1 * (8 / 7) ** 0.5 / 8**0.5)
 
 
 def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():

@@ -56,6 +56,21 @@ def test_losses_add_up_to_what_training_measures(shards, limit):
     assert whole.mlm_standard_error == pytest.approx(error, rel=1e-4)
 
 
+def test_losses_of_two_workers_are_gathered_in_the_order_of_the_instances(shards):
+    """Sixteen instances in batches of six, three for each worker: the last two places are filled up."""
+    ranks, parts = [Workers(), Workers()], []
+    for rank, one in enumerate(ranks):
+        one.rank, one.size = rank, 2
+        one.sum = lambda values, name: list(values)  # the share of this worker alone
+        one.total = lambda array, name: parts.append(array) or array
+        losses_of(built(0), shards['heldout'], one, batch_size=6).gathered(one, batch_size=6)
+    ranks[0].total = lambda array, name: parts[0] + parts[1]
+    both = losses_of(built(0), shards['heldout'], ranks[0], batch_size=6).gathered(ranks[0], batch_size=6)
+    alone = losses_of(built(0), shards['heldout'], Workers(), batch_size=16)
+    assert np.array_equal(both.tokens, alone.tokens) and len(both.tokens) == 16
+    np.testing.assert_allclose(both.sums, alone.sums, rtol=1e-5)
+
+
 def test_difference_is_that_of_the_losses_and_surer_than_they_are(shards):
     one = losses_of(built(0), shards['heldout'], Workers(), batch_size=8)
     near = made(1.01 * one.sums + 0.001 * np.arange(16), one.tokens)
