@@ -29,7 +29,7 @@ from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, s
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
-from ..runs.progress import CLEAR, RESULT, HeldOut, Progress, paired_errors, score_text, spread
+from ..runs.progress import CLEAR, RESULT, HeldOut, Measured, Progress, paired_errors, score_text, spread
 from ..training.distributed import Workers
 from ..training.held_out import Losses, difference
 from .held_out import read_losses
@@ -260,22 +260,25 @@ def _recovered(runs: Path, networks: Sequence[Mapping[str, Any]]) -> dict[Key, d
     for run, ladder in ladders.items():
         ladder.sort(key=lambda network: network['size'], reverse=True)
         for number, network in enumerate(ladder, start=1):
-            measured = _held_out(runs / run / f'round-{number}')
-            if measured is not None:
-                found.setdefault((network['row'], network['size']), {})[network['seed']] = measured
+            before, after = _held_out(runs / run / f'round-{number}')
+            if isinstance(after, HeldOut):
+                found.setdefault((network['row'], network['size']), {})[network['seed']] = after
+            if isinstance(before, HeldOut) and number == 1:
+                found.setdefault((BASE, None), {1: before})
     return found
 
 
-def _held_out(directory: Path) -> HeldOut | None:
-    """What the network of a round measured on held-out text, whether it is there or was forgotten, perhaps by
-    another process just now; None if neither is known.
+def _held_out(directory: Path) -> tuple[Measured | None, Measured | None]:
+    """What a round measured on held-out data before the cut and at its end, whether its network is there or
+    was forgotten, perhaps by another process just now; None of what is not known.
     """
     with contextlib.suppress(FileNotFoundError):
-        return Progress.from_dict(read_json(directory / 'model' / 'progress.json')).held_out
+        progress = Progress.from_dict(read_json(directory / 'model' / 'progress.json'))
+        return progress.before, progress.held_out
     with contextlib.suppress(FileNotFoundError):
-        measured = Round.from_dict(read_json(directory / FORGOTTEN)).recovered
-        return measured if isinstance(measured, HeldOut) else None
-    return None
+        one = Round.from_dict(read_json(directory / FORGOTTEN))
+        return one.before, one.recovered
+    return None, None
 
 
 def table_of(study: StudyResults, number: int) -> Results:
