@@ -451,7 +451,8 @@ def write_study(output: Path) -> list[Path]:
             write_file(written[-1], content.encode())
     with matplotlib.rc_context(STYLE):
         for task, metric in tasks_of(study):
-            written += save(draw(study, task, metric), place, slug_of(task))
+            if len({size for (_, size), of_task in study.cells if size and of_task == task}) > 1:
+                written += save(draw(study, task, metric), place, slug_of(task))
         for name, figure in draw_dimensions(study, 'optBERT-all').items():
             written += save(figure, place, name)
     shown = [f'![{path.stem}]({path.name})' for path in written if path.suffix == '.png']

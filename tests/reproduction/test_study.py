@@ -242,6 +242,7 @@ def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
     assert len(both) == 4 and first.items() <= both.items()
     of_row = {sums for path, (sums, _) in both.items() if path.startswith('cells/bert-l-1')}
     assert len(of_row) == 1  # the same network, bit for bit
+    assert not [path for path in write_study(recipe.output) if path.stem == 'sst-2']  # a plot of one size
 
 
 @pytest.fixture
