@@ -61,6 +61,7 @@ ORDERS = (
     ('BERT-all uniform', 'BERT-all uniform, magnitude'),
 )
 _SIZED = ('optBERT-all', 'optBERT-h', 'BERT-all uniform')  # rows whose published size is that of the table
+_WHOLE = 0.99  # of the base; a network with a greater share of it does not count as cut
 Key = tuple[str, float | None]  # a row and a size
 
 
@@ -207,10 +208,24 @@ class StudyResults:
         freedom = int(ones[0][0].instances) - 1
         return Difference.of(gains, beside=[] if square is None else [(square, freedom)])
 
-    def loss_text(self, key: Key) -> str:
-        """The mean of the MLM losses and, of several seeds, their deviation."""
-        losses = [one.mlm_loss for one in self.recovered.get(key, {}).values()]
-        return score_text(*spread(losses), digits=2) if losses else '–'
+    def held_out_text(self, key: Key, name: str, *, scale: float = 1.0, digits: int = 2) -> str:
+        """The mean of a field of `HeldOut`, scaled, and, of several seeds, their deviation."""
+        known = [getattr(one, name) for one in self.recovered.get(key, {}).values()]
+        values = [scale * one for one in known if one is not None]
+        return score_text(*spread(values), digits=digits) if values else '–'
+
+    def foretold(self, task: str, metric: str, name: str) -> tuple[float, int] | None:
+        """Spearman's correlation of a score with a field of `HeldOut`, and the number of networks, which are
+        those that were cut; None of fewer than four of them.
+        """
+        pairs = []
+        for one in self.plan['networks']:
+            key, seed = (one['row'], one['size']), one['seed']
+            measured = getattr(self.recovered.get(key, {}).get(seed), name, None)
+            score = self.scores(key, task, metric).get(seed)
+            if None not in (measured, score, one['share']) and one['share'] < _WHOLE:
+                pairs.append((measured, score))
+        return (float(stats.spearmanr(pairs).statistic), len(pairs)) if len(pairs) > 3 else None
 
 
 def _pairs(keys: tuple[Key, Key], seeds: Sequence[Mapping[int, Any]]) -> list[tuple[int, int]]:
@@ -354,14 +369,7 @@ def summary(study: StudyResults) -> str:
         base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
         lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
     if study.recovered:
-        body = []
-        for row in study.rows():
-            found = [study.loss_difference((row, size), (BASE, None)) for size in sizes]
-            texts = [study.loss_text((row, size)) for size in sizes]
-            apart = [one.text(2) if one else '–' for one in found]
-            body.append([row, *itertools.chain(*zip(texts, apart))])
-        lines += ['', '## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.']
-        lines += [f'The base: {study.loss_text((BASE, None))}.', '', markdown_table(head, body)]
+        lines += ['', *_held_out_lines(study, sizes, head)]
     lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
     body = [
         [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']
@@ -379,6 +387,40 @@ def summary(study: StudyResults) -> str:
     return '\n'.join(lines) + '\n'
 
 
+def _held_out_lines(study: StudyResults, sizes: Sequence[float], head: Sequence[str]) -> list[str]:
+    """What recovery left of pre-training, and how far scores go along with that."""
+    body = []
+    for row in study.rows():
+        found = [study.loss_difference((row, size), (BASE, None)) for size in sizes]
+        texts = [study.held_out_text((row, size), 'mlm_loss') for size in sizes]
+        body.append([row, *itertools.chain(*zip(texts, (one.text(2) if one else '–' for one in found)))])
+    lines = ['## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.']
+    lines += [f'The base: {study.held_out_text((BASE, None), "mlm_loss")}.', '', markdown_table(head, body)]
+    percent = {'scale': 100.0, 'digits': 1}
+    body = [
+        [row, *(study.held_out_text((row, size), 'nsp_accuracy', **percent) for size in sizes)]
+        for row in study.rows()
+    ]
+    lines += ['', '## NSP accuracy', '', 'After recovery, in percent of held-out instances.']
+    lines += [f'The base: {study.held_out_text((BASE, None), "nsp_accuracy", **percent)}.', '']
+    lines += [markdown_table(['row', *map(size_name, sizes)], body)]
+    body = []
+    for task, metric in tasks_of(study):
+        found = [study.foretold(task, metric, name) for name in ('mlm_loss', 'nsp_loss')]
+        if all(found):
+            texts = [f'{rank:+.2f} ± {(count - 1) ** -0.5:.2f}' for rank, count in found]
+            body.append([task, str(found[0][1]), *texts])
+    if body:
+        lines += ['', '## Scores and what recovery left', '']
+        lines += [
+            "Spearman's correlation, over the networks that were cut, of a score with a held-out loss; "
+            'its error is that of a correlation of zero.',
+            '',
+        ]
+        lines += [markdown_table(['task', 'networks', 'MLM loss', 'NSP loss'], body)]
+    return lines
+
+
 def _machine_text(machine: Mapping[str, Any]) -> str:
     """What computed a cell, for people, with the instructions and threads that round its results."""
     widest = f' with {machine["instructions"]}' if 'instructions' in machine else ''
@@ -391,16 +433,16 @@ def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
 
     Empty if no network of the row was fine-tuned.
     """
+    found = {key: one for key, one in study.first_results().items() if key[0] in (BASE, row)}
+    if len(found.keys() - {(BASE, None)}) < 2:
+        return {}
     networks = [
         Network(
             'the base' if size is None else f'{row}, {size_name(size)}',
             Architecture.from_dict(one.architecture),
         )
-        for (name, size), one in study.first_results().items()
-        if name in (BASE, row)
+        for (_, size), one in found.items()
     ]
-    if len(networks) < 2:
-        return {}
     return {
         f'figure_{number}': draw_widths(letter, networks, f'optBERT, Figure {number}, here')
         for number, letter in enumerate('fakv', start=3)

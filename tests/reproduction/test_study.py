@@ -379,6 +379,27 @@ def test_a_difference_of_losses_is_paired_by_the_instances_that_were_kept():
     assert study.loss_difference(base, row).error == pytest.approx(0.1 * (8 / 7) ** 0.5 / 8**0.5)
 
 
+def test_scores_are_correlated_with_what_recovery_left_of_cut_networks():
+    """Five networks of which the last is hardly cut; a score follows the one loss and not the other."""
+    names = ['optBERT-all', 'optBERT-h', 'optBERT-f', 'a random cut', 'BERT-base, trained on']
+    facts = {'seed': 1, 'tasks': ['SST-2'], 'unreachable': None}
+    networks = [{'row': 'base', 'size': None, 'share': 1.0, **facts}]
+    networks += [{'row': row, 'size': 66.0, 'share': 0.6, **facts} for row in names]
+    networks[-1]['share'] = 0.9996
+    values = zip(names, (4.0, 3.0, 2.0, 1.0, 9.0), (0.1, 0.3, 0.2, 0.4, 0.0), (60.0, 70.0, 80.0, 90.0, 99.0))
+    cells, measured = {}, {}
+    for row, mlm, nsp, score in values:
+        cells[(row, 66.0), 'SST-2'] = {1: written({'dev/accuracy': score})}
+        measured[row, 66.0] = {1: HeldOut(mlm, 0.2, nsp, 0.5 + nsp, instances=8)}
+    study = StudyResults({'networks': networks}, cells, measured)
+    assert study.foretold('SST-2', 'accuracy', 'mlm_loss') == (pytest.approx(-1.0), 4)
+    assert study.foretold('SST-2', 'accuracy', 'nsp_loss') == (pytest.approx(0.8), 4)
+    measured['optBERT-f', 66.0] = {1: HeldOut(2.0, 0.2, instances=8)}  # text without pairs
+    assert study.foretold('SST-2', 'accuracy', 'nsp_loss') is None
+    text = study.held_out_text(('optBERT-h', 66.0), 'nsp_accuracy', scale=100, digits=1)
+    assert text == '80.0' and study.held_out_text(('optBERT-f', 66.0), 'nsp_accuracy') == '–'
+
+
 def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
     keys = ('base', None), ('optBERT-h', 66.0)
     cells = {
