@@ -30,7 +30,6 @@ from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLEAR, RESULT, HeldOut, Measured, Progress, paired_errors, score_text, spread
-from ..training.distributed import Workers
 from ..training.held_out import Losses, difference
 from .held_out import read_losses
 from .results import NOT_RUN, Entry, Results, render, result_row, score_name
@@ -199,7 +198,7 @@ class StudyResults:
         ]
         errors = [[one.standard_error for one in pair] for pair in zip(*ones)]
         if all(itertools.chain(*sides)):
-            error = difference(*map(_mean_losses, sides), Workers())[1]
+            error = difference(*map(_mean_losses, sides))[1]
             square = None if error is None else error**2
         elif None in itertools.chain(*errors):
             square = None

@@ -91,9 +91,10 @@ def losses_of(
     return Losses(held_out, *shares)
 
 
-def difference(one: Losses, other: Losses, workers: Workers) -> tuple[float, float | None]:
+def difference(one: Losses, other: Losses, workers: Workers | None = None) -> tuple[float, float | None]:
     """By how much the MLM loss of another network is larger, and the standard error of that, over all
-    workers' shares together; of a single instance the error is None.
+    workers' shares together, or without `workers` of losses that were gathered; of a single instance the
+    error is None.
 
     The difference is taken instance by instance. What makes an instance hard for both networks falls out, so
     its standard error is far below those of the two losses. ValueError if they are of other instances.
@@ -102,7 +103,7 @@ def difference(one: Losses, other: Losses, workers: Workers) -> tuple[float, flo
         raise ValueError('these losses were measured on different instances')
     apart = other.sums - one.sums
     share = [apart.sum(), one.tokens.sum(), *_moments(apart, one.tokens)]
-    total, masked, *moments = workers.sum(share, name='difference')
+    total, masked, *moments = share if workers is None else workers.sum(share, name='difference')
     masked = max(masked, 1.0)
     return total / masked, _ratio_error(total / masked, masked, one.measured.instances, moments)
 

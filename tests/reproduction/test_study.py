@@ -9,6 +9,8 @@ import tarfile
 import numpy as np
 import pytest
 import yaml
+from helpers.finetuned import flags_of
+from helpers.jobs import horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at
 from helpers.tiny import ROOT, write_saved_model, write_shards
 from helpers.written_runs import BASE
@@ -20,6 +22,7 @@ from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
+from gluon_optbert.reproduction.held_out import measure, read_losses
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
 from gluon_optbert.reproduction.results import result_row
@@ -37,6 +40,7 @@ from gluon_optbert.reproduction.study_results import (
 from gluon_optbert.runs.files import locked
 from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import Losses
 
 FILE = {
@@ -398,6 +402,24 @@ def test_scores_are_correlated_with_what_recovery_left_of_cut_networks():
     assert study.foretold('SST-2', 'accuracy', 'nsp_loss') is None
     text = study.held_out_text(('optBERT-h', 66.0), 'nsp_accuracy', scale=100, digits=1)
     assert text == '80.0' and study.held_out_text(('optBERT-f', 66.0), 'nsp_accuracy') == '–'
+
+
+@needs_horovod
+@pytest.mark.slow
+def test_two_workers_keep_the_losses_of_one_and_render(recipe, tmp_path):
+    values = {**FILE, 'rows': {'optBERT-all': [1]}, 'sizes': [66], 'tasks': {'SST-2': FILE['tasks']['SST-2']}}
+    recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))
+    places = {name: getattr(recipe, name) for name in ('study', 'base', 'shards', 'data_glue', 'output')}
+    done = horovodrun('finetune/run_table.py', *flags_of(places))
+    assert done.returncode == 0, done.stderr
+    assert (recipe.output / 'tables' / 'README.md').is_file()
+    alone = plan(recipe.replace(output=tmp_path / 'alone'))
+    measure(alone, alone.networks[0], Workers())
+    one, two = (
+        read_losses(place / 'cells' / 'base-1' / 'whole') for place in (tmp_path / 'alone', recipe.output)
+    )
+    assert np.array_equal(one.tokens, two.tokens)
+    np.testing.assert_allclose(one.sums, two.sums, rtol=1e-4)
 
 
 def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
