@@ -190,11 +190,11 @@ class StudyResults:
         pairs = _pairs((better, other), measured)
         if not pairs:
             return None
-        ones = [[of_row[seed] for seed in seeds] for of_row, seeds in zip(measured, zip(*pairs))]
+        seeds = [*zip(*pairs)]
+        ones = [[of_row[seed] for seed in own] for of_row, own in zip(measured, seeds)]
         gains = [two.mlm_loss - one.mlm_loss for one, two in zip(*ones)]
         sides = [
-            [self.losses.get(key, {}).get(seed) for seed in seeds]
-            for key, seeds in zip((better, other), zip(*pairs))
+            [self.losses.get(key, {}).get(seed) for seed in own] for key, own in zip((better, other), seeds)
         ]
         errors = [[one.standard_error for one in pair] for pair in zip(*ones)]
         if all(itertools.chain(*sides)):
