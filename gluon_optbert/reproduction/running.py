@@ -95,24 +95,19 @@ def _lock(stack: contextlib.ExitStack, plan: Plan, workers: Workers) -> None:
 def _run_pieces(plan: Plan, workers: Workers) -> int:
     """Run all pieces but those of other processes, as far as time allows; how many are left."""
     began, limit, chosen = time.monotonic(), plan.recipe.minutes, plan.chosen()
-    left = [network for network in chosen if not plan.done(network)]
-    total = sum(1 + len(plan.tasks_of(network)) for network in chosen)
-    cells = [(network, task) for network in left for task in plan.tasks_of(network)]
-    open_steps = sum(not plan.made(network) for network in left)
-    open_steps += sum(not plan.cell(*cell).exists() for cell in cells)
-    workers.barrier('counted')
     # a network to be made is a job, and so is each of its fine-tunings
+    total = sum(1 + len(plan.tasks_of(network)) for network in chosen)
     unit = {'unit': 'job', 'quiet': not workers.first, 'seconds': 0.0}
     title = 'study' if plan.file else f'table {plan.recipe.table}'
     waiting, before = chosen, 0
-    with Display(title, total, start=total - open_steps, **unit) as display:
+    with Display(title, total, start=total - _jobs_left(plan), **unit) as display:
         while waiting and len(waiting) != before:
             before, tried, waiting = len(waiting), waiting, []
             for network in tried:
                 name = f'network {chosen.index(network) + 1}/{len(chosen)} {network.row.name}'
                 minutes = workers.sum([(time.monotonic() - began) / 60], name=f'minutes {name}')[0]
                 if limit is not None and minutes >= limit * workers.size:
-                    return sum(not plan.done(one) for one in left)
+                    return sum(not plan.done(one) for one in chosen)
                 display.title = name
                 claim = contextlib.nullcontext()
                 if plan.file is not None:  # several processes share its pieces; all that one run makes is one
@@ -125,42 +120,53 @@ def _run_pieces(plan: Plan, workers: Workers) -> int:
     return len(waiting)
 
 
+def _jobs_left(plan: Plan) -> int:
+    """Of this process and of others: networks to be made, and tasks to fine-tune them on."""
+    left = [network for network in plan.chosen() if not plan.done(network)]
+    cells = [plan.cell(network, task) for network in left for task in plan.tasks_of(network)]
+    return sum(not plan.made(network) for network in left) + sum(not cell.exists() for cell in cells)
+
+
 def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display) -> None:
     """Make a network and fine-tune it on its tasks, as far as that is left."""
     name = display.title
+
+    def show() -> None:
+        assert display.total is not None
+        display.advance(display.total - _jobs_left(plan) - display.done)
+
     if not plan.done(network):
-        display.advance(_make(plan, network, workers))
+        _make(plan, network, workers)
+    show()
     if plan.file is not None:
         measure(plan, network, workers)
     for task in plan.tasks_of(network):
         display.title = f'{name}, {task}'
-        display.advance(_tune(plan, network, task, workers))
+        _tune(plan, network, task, workers)
+        show()
     if workers.first and plan.file is not None:
         _tidy(plan, network)
     workers.barrier(f'piece {network.place}')
 
 
-def _make(plan: Plan, network: Network, workers: Workers) -> bool:
-    """Prune or build a network, unless it is there; whether it was to be made."""
+def _make(plan: Plan, network: Network, workers: Workers) -> None:
+    """Prune or build a network, unless it is there."""
     recipe = None if plan.made(network) else plan.making(network)
     if workers.first and recipe is not None:
         _name_places(recipe, recipe.output)
         _name_places(recipe, work_directory(recipe.output))
     workers.barrier(f'network {network.place}')  # all have looked before one writes
-    if recipe is None:
-        return False
     if isinstance(recipe, PruneRecipe):
         prune(recipe, workers=workers, until=network.round)
-        return True
-    if workers.first:
-        shutil.rmtree(plan.model(network), ignore_errors=True)  # what `_tidy` left of it
-    workers.barrier(f'place {network.place}')
-    pretrain(recipe, workers=workers)
-    return True
+    elif recipe is not None:
+        if workers.first:
+            shutil.rmtree(plan.model(network), ignore_errors=True)  # what `_tidy` left of it
+        workers.barrier(f'place {network.place}')
+        pretrain(recipe, workers=workers)
 
 
-def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> bool:
-    """Fine-tune a network on a task, unless that is done; whether it was to be. Of a study, only scores stay.
+def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> None:
+    """Fine-tune a network on a task, unless that is done. Of a study, only scores stay.
 
     Of what is done, leave the copy that a killed run did not come to.
     """
@@ -176,7 +182,6 @@ def _tune(plan: Plan, network: Network, task: str, workers: Workers) -> bool:
         shutil.rmtree(cell / f'seed-{network.seed}', ignore_errors=True)
     elif workers.first and copy is not None and not copy.exists():
         write_file(copy, result_path(recipe).read_bytes())
-    return not done
 
 
 def _tidy(plan: Plan, network: Network) -> None:

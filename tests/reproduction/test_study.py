@@ -230,6 +230,27 @@ def test_a_process_waits_while_another_one_begins_with_the_study(recipe, monkeyp
     assert run(plan(stopped.replace(resume=True))) == left
 
 
+def test_what_other_processes_have_done_counts_in_the_time_that_is_left(recipe, monkeypatch, capsys):
+    values = {**FILE, 'rows': {'BERT-ℓ': [1]}, 'sizes': [66]}
+    values['tasks'] = dict.fromkeys(['SST-2', 'MNLI'], FILE['tasks']['SST-2'])
+    recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))
+    study = plan(recipe)
+
+    def tune(own, workers):
+        for task in study.tasks:  # the other one by another process
+            study.cell(study.networks[0], task).mkdir(parents=True)
+
+    def pretrain(*args, **more):
+        raise Interrupted
+
+    monkeypatch.setattr(module, 'finetune_glue', tune)
+    monkeypatch.setattr(module, 'pretrain', pretrain)
+    with pytest.raises(Interrupted):
+        run(study)
+    said = capsys.readouterr().err
+    assert 'study: 6 jobs' in said and 'network 1/2 base, SST-2 | job 3/6' in said
+
+
 def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
     def write(*tasks):
         values = {**FILE, 'rows': {'BERT-ℓ': [1]}, 'sizes': [66]}
