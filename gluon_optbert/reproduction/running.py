@@ -132,8 +132,8 @@ def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display)
     name = display.title
 
     def show() -> None:
-        assert display.total is not None
-        display.advance(display.total - _jobs_left(plan) - display.done)
+        if workers.first and display.total is not None:
+            display.advance(display.total - _jobs_left(plan) - display.done)
 
     if not plan.done(network):
         _make(plan, network, workers)
