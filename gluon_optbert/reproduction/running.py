@@ -139,7 +139,8 @@ def _run_piece(plan: Plan, network: Network, workers: Workers, display: Display)
         _make(plan, network, workers)
     show()
     if plan.file is not None:
-        measure(plan, network, workers)
+        for one in plan.siblings(network):  # on the way to a size are those that no task asks for
+            measure(plan, one, workers)
     for task in plan.tasks_of(network):
         display.title = f'{name}, {task}'
         _tune(plan, network, task, workers)

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,6 +250,15 @@ def test_what_other_processes_have_done_counts_in_the_time_that_is_left(recipe, 
         run(study)
     said = capsys.readouterr().err
     assert 'study: 6 jobs' in said and 'network 1/2 base, SST-2 | job 3/6' in said
+
+
+def test_a_size_without_tasks_is_measured_on_the_way_to_the_next(recipe, monkeypatch):
+    values = {**FILE, 'rows': {'a random cut': [1]}, 'tasks': {'SST-2': {'sizes': [66]}}}
+    recipe.study.write_text(yaml.safe_dump(values, sort_keys=False))
+    monkeypatch.setattr(module, 'finetune_glue', lambda own, workers: Path(own.output).mkdir(parents=True))
+    run(plan(recipe))
+    kept = read_losses(recipe.output / 'cells' / 'a-random-cut-1' / '88M')
+    assert kept is not None and len(kept.sums) == 8
 
 
 def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
