@@ -21,10 +21,12 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from ..architecture.architecture import Architecture
+from ..architecture.cost import FlopsCost
 from ..architecture.paper import load_table
 from ..architecture.rounds import Round
 from ..finetuning.result import FineTuningResult
 from ..pruning.report import FORGOTTEN, widths_line
+from ..reporting.curves import read_metrics, segments_of
 from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, save
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
@@ -125,12 +127,15 @@ class StudyResults:
         By seed of pruning, what was measured of the network on held-out text.
     losses : mapping of (row, size) to mapping of int to Losses
         By seed of pruning, the same instance by instance, where that was kept.
+    speeds : mapping of (row, size) to list of float
+        Tokens a second in recovery, every reading of all seeds.
     """
 
     plan: Mapping[str, Any]
     cells: Mapping[tuple[Key, str], Mapping[int, FineTuningResult]]
     recovered: Mapping[Key, Mapping[int, HeldOut]] = dataclasses.field(default_factory=dict)
     losses: Mapping[Key, Mapping[int, Losses]] = dataclasses.field(default_factory=dict)
+    speeds: Mapping[Key, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     def scores(self, key: Key, task: str, metric: str) -> dict[int, float]:
         """A score in percent, by seed of pruning; ``metric`` as a column has it."""
@@ -254,32 +259,43 @@ def read_study(output: Path) -> StudyResults:
                 key = (network['row'], network['size'])
                 cells.setdefault((key, task), {})[network['seed']] = FineTuningResult.read(path)
     losses: dict[Key, dict[int, Losses]] = {}
-    recovered = _recovered(Path(output) / 'networks', plan['networks'])
+    recovered, speeds = _of_rounds(Path(output) / 'networks', plan['networks'])
     for network in plan['networks']:
         kept = read_losses(Path(output) / 'cells' / network['place'])
         if kept is not None:
             key, seed = (network['row'], network['size']), network['seed']
             losses.setdefault(key, {})[seed] = kept
             recovered.setdefault(key, {})[seed] = kept.measured
-    return StudyResults(plan, cells, recovered, losses)
+    return StudyResults(plan, cells, recovered, losses, speeds)
 
 
-def _recovered(runs: Path, networks: Sequence[Mapping[str, Any]]) -> dict[Key, dict[int, HeldOut]]:
-    """As of `StudyResults`. The rounds of a pruning run are its sizes, from the largest."""
+def _of_rounds(
+    runs: Path, networks: Sequence[Mapping[str, Any]]
+) -> tuple[dict[Key, dict[int, HeldOut]], dict[Key, list[float]]]:
+    """What recovery left, and its speed, as of `StudyResults`. The rounds of a run are its sizes, from the
+    largest.
+    """
     found: dict[Key, dict[int, HeldOut]] = {}
+    speeds: dict[Key, list[float]] = collections.defaultdict(list)
     ladders = collections.defaultdict(list)
     for network in networks:
         if network['size'] and not network['unreachable']:
             ladders[network['place'].split('/')[0]].append(network)
     for run, ladder in ladders.items():
         ladder.sort(key=lambda network: network['size'], reverse=True)
+        measured = runs / run / 'metrics.jsonl'
+        segments = segments_of(read_metrics(measured)) if measured.is_file() else []
         for number, network in enumerate(ladder, start=1):
+            key: Key = (network['row'], network['size'])
             before, after = _held_out(runs / run / f'round-{number}')
             if isinstance(after, HeldOut):
-                found.setdefault((network['row'], network['size']), {})[network['seed']] = after
+                found.setdefault(key, {})[network['seed']] = after
             if isinstance(before, HeldOut) and number == 1:
                 found.setdefault((BASE, None), {1: before})
-    return found
+            for one in segments:
+                if (one.phase, one.round) == ('recovery', number):
+                    speeds[key] += one.series('tokens_per_second')[1]
+    return found, speeds
 
 
 def _held_out(directory: Path) -> tuple[Measured | None, Measured | None]:
@@ -369,14 +385,7 @@ def summary(study: StudyResults) -> str:
         lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
     if study.recovered:
         lines += ['', *_held_out_lines(study, sizes, head)]
-    lines += ['', '## Dimensions', '', 'Of the first seed; of every layer, from the first to the last.', '']
-    body = [
-        [row, 'whole' if size is None else size_name(size), f'{result.parameters / 1e6:.1f} M']
-        + [str(result.architecture['h']), *(widths_line(layers, letter) for letter in 'akvf')]
-        for (row, size), result in study.first_results().items()
-        for layers in [Architecture.from_dict(result.architecture).layers]
-    ]
-    lines += [markdown_table(['row', 'size', 'parameters', *'hakvf'], body), '', '## Machines', '']
+    lines += ['', *_dimension_lines(study), '', '## Machines', '']
     machines = collections.Counter(
         f'{_machine_text(one.origin["machine"])}, commit {one.origin["commit"] or "unknown":.10}'
         for results in study.cells.values()
@@ -418,6 +427,38 @@ def _held_out_lines(study: StudyResults, sizes: Sequence[float], head: Sequence[
         ]
         lines += [markdown_table(['task', 'networks', 'MLM loss', 'NSP loss'], body)]
     return lines
+
+
+def _dimension_lines(study: StudyResults) -> list[str]:
+    """The widths of every network, what they cost, and how fast it recovered."""
+    found = {
+        key: (result.parameters, Architecture.from_dict(result.architecture))
+        for key, result in study.first_results().items()
+    }
+    flops, body = FlopsCost(), []
+    whole = flops.cost(found[BASE, None][1]) if (BASE, None) in found else math.nan
+    for (row, size), (parameters, one) in found.items():
+        speeds = study.speeds.get((row, size))
+        body.append(
+            [
+                row,
+                'whole' if size is None else size_name(size),
+                f'{parameters / 1e6:.1f} M',
+                f'{flops.cost(one) / whole:.0%}',
+                f'{np.median(speeds) / 1000:.1f}' if speeds else '–',
+                str(one.h),
+                *(widths_line(one.layers, letter) for letter in 'akvf'),
+            ]
+        )
+    return [
+        '## Dimensions',
+        '',
+        'Of the first seed; of every layer, from the first to the last. FLOPs are those of the encoder for '
+        f"{flops.length} tokens, to the base's. Speed is that of recovery, in thousand tokens a second, the "
+        'median of what was logged with all seeds; it hangs on what else the machine did.',
+        '',
+        markdown_table(['row', 'size', 'parameters', 'FLOPs', 'speed', *'hakvf'], body),
+    ]
 
 
 def _machine_text(machine: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.reporting.curves import read_metrics
 from gluon_optbert.reproduction import running as module
 from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, readable
 from gluon_optbert.reproduction.held_out import measure, read_losses
@@ -259,6 +260,10 @@ def test_a_size_without_tasks_is_measured_on_the_way_to_the_next(recipe, monkeyp
     run(plan(recipe))
     kept = read_losses(recipe.output / 'cells' / 'a-random-cut-1' / '88M')
     assert kept is not None and len(kept.sums) == 8
+    logged = read_metrics(recipe.output / 'networks' / 'a-random-cut-1' / 'metrics.jsonl')
+    speeds = {one['round']: one['tokens_per_second'] for one in logged if 'tokens_per_second' in one}
+    measured = {('a random cut', 88.0): [speeds[1]], ('a random cut', 66.0): [speeds[2]]}
+    assert read_study(recipe.output).speeds == measured
 
 
 def test_a_task_that_comes_later_makes_a_row_from_scratch_again(recipe):
