@@ -436,7 +436,7 @@ def _dimension_lines(study: StudyResults) -> list[str]:
         for key, result in study.first_results().items()
     }
     flops, body = FlopsCost(), []
-    whole = flops.cost(found[BASE, None][1]) if (BASE, None) in found else math.nan
+    whole = flops.cost(found[BASE, None][1]) if (BASE, None) in found else None
     for (row, size), (parameters, one) in found.items():
         speeds = study.speeds.get((row, size))
         body.append(
@@ -444,7 +444,7 @@ def _dimension_lines(study: StudyResults) -> list[str]:
                 row,
                 'whole' if size is None else size_name(size),
                 f'{parameters / 1e6:.1f} M',
-                f'{flops.cost(one) / whole:.0%}',
+                f'{flops.cost(one) / whole:.0%}' if whole else '–',
                 f'{np.median(speeds) / 1000:.1f}' if speeds else '–',
                 str(one.h),
                 *(widths_line(one.layers, letter) for letter in 'akvf'),

@@ -1,6 +1,7 @@
 """A study: its networks and pieces, run, stopped, lost and gone on with, and the tables made of it."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -512,6 +513,15 @@ def test_cells_name_their_processor_and_commit(further, said):
     plan = {'networks': [{'row': 'base', 'size': None, 'tasks': ['SST-2'], 'unreachable': None}]}
     text = summary(StudyResults(plan, {(('base', None), 'SST-2'): {1: cell}}))
     assert f'- 1 cell: {said}, commit unknown' in text
+
+
+def test_flops_have_no_share_before_the_base_has_a_cell():
+    plan = {'networks': [{'row': 'optBERT-h', 'size': 66.0, 'tasks': [], 'unreachable': None}]}
+    cell = dataclasses.replace(
+        written({'dev/accuracy': 50.0}), origin={'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
+    )
+    text = summary(StudyResults(plan, {(('optBERT-h', 66.0), 'SST-2'): {1: cell}}))
+    assert '| 66M | 0.0 M | – | – |' in text
 
 
 def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
