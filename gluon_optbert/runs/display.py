@@ -236,8 +236,8 @@ def duration(seconds: float) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """A count and its noun, for people: ``1 text``, ``3 texts``, ``1,024 batches``."""
-    ending = '' if count == 1 else 'es' if noun.endswith(('ch', 's', 'sh', 'x')) else 's'
+    """A count and its noun, for people: ``1 text``, ``3 epochs``, ``1,024 batches``."""
+    ending = '' if count == 1 else 'es' if noun.endswith(('tch', 's', 'sh', 'x')) else 's'
     return f'{count:,} {noun}{ending}'
 
 

@@ -133,8 +133,9 @@ def test_time_left_follows_from_the_steps_of_this_process(clock):
 
 
 def test_durations_and_counts_are_for_people():
-    said = [display.number_of(*words) for words in ((1, 'batch'), (6, 'batch'), (2, 'pass'), (1024, 'text'))]
-    assert said == ['1 batch', '6 batches', '2 passes', '1,024 texts']
+    counts = (1, 'batch'), (6, 'batch'), (2, 'pass'), (3, 'epoch'), (1024, 'text')
+    said = [display.number_of(*words) for words in counts]
+    assert said == ['1 batch', '6 batches', '2 passes', '3 epochs', '1,024 texts']
     shown = [duration(seconds) for seconds in (0.2, 89, 90, 3570, 7500, 100000)]
     assert shown == ['1 s', '89 s', '2 min', '1 h 0 min', '2 h 5 min', '1 d 4 h']
 
