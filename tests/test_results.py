@@ -20,7 +20,7 @@ from points import read_points
 from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
-from gluon_optbert.reproduction.study_results import write_study
+from gluon_optbert.reproduction.study_page import write_study
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import sha256
 from gluon_optbert.runs.recipe import load_yaml, to_dict
@@ -113,11 +113,15 @@ def test_the_study_of_the_tables_says_every_setting_that_its_runs_would_have_now
         )
 
 
-def test_tables_that_are_shown_are_those_that_the_study_renders(tmp_path):
+def test_tables_that_are_shown_are_those_that_the_studies_render(tmp_path):
     shown = ROOT / 'results' / 'tables' / 'study'
-    with tarfile.open(shown.parent / 'study.tar.xz') as study:
-        study.extractall(tmp_path)
-    rendered = {path.name: path for path in write_study(tmp_path / 'study')}
+    beside = re.search('^BESIDE_study := (.*)', (shown.parent / 'Makefile').read_text(), re.MULTILINE)
+    names = ['study', *beside[1].split()]
+    for name in names:
+        with tarfile.open(shown.parent / f'{name}.tar.xz') as study:
+            study.extractall(tmp_path)
+    study, *others = (tmp_path / name for name in names)
+    rendered = {path.name: path for path in write_study(study, others)}
     pages = sorted(path for path in shown.iterdir() if path.suffix == '.md')
     assert len(pages) > 1 and {path.name for path in shown.iterdir()} <= set(rendered)
     for path in pages:

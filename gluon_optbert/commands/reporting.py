@@ -162,7 +162,7 @@ def table(argv=None):
     from ..reproduction.recipe import TableRecipe
     from ..reproduction.results import write_tables
     from ..reproduction.running import run
-    from ..reproduction.study_results import write_study
+    from ..reproduction.study_page import write_study
     from ..training.distributed import Workers
 
     words = ['--table', 8, '--base', 'models/small', '--shards', 'shards', '--tasks', 'mrpc,rte']
@@ -183,7 +183,7 @@ def table(argv=None):
         if workers.first and left:
             print(f'{left} networks are left, or are made by other processes; go on with --resume')
     if workers.first and is_study:
-        written = write_study(recipe.output)
+        written = write_study(recipe.output, recipe.beside)
         print(f'wrote {len(written)} files; begin with {written[0]}')
     elif workers.first:
         written = write_tables(recipe.output, recipe.table)

@@ -82,6 +82,9 @@ class TableRecipe(Recipe):
         'measure a few steps, say what would be run and how long it takes, and write nothing', False
     )
     render: bool = option('only render the tables and plots again, from the results so far', False)
+    beside: tuple[Path, ...] = option(
+        'with --render, outputs of other studies with the same base, whose sizes stand in the same tables', ()
+    )
     resume: bool = option(
         'continue an unfinished table; --rows and --tasks may differ from call to call', False
     )
@@ -95,6 +98,8 @@ class TableRecipe(Recipe):
         ]
         if self.render and self.dry_run:
             problems.append('render and dry_run exclude each other')
+        if self.beside and not (self.render and self.study):
+            problems.append('beside is about rendering a study')
         if (self.table is None) == (self.study is None):
             return [*problems, 'give either --table or --study']
         if self.study is not None:

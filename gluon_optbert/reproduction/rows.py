@@ -18,6 +18,7 @@ from ..pruning.recipe import PruneRecipe, unreachable
 
 FORMAT = 1  # of the plan of a table, and of a study
 TABLE_PLAN, STUDY_PLAN = 'plan.json', 'study.json'
+INPUTS = 'inputs.json'  # SHA-256 of the files of the base and of every task, and of the splits of the shards
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 BASE = 'base'  # the row that every table has beside its own
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from helpers.commands import succeed
 from helpers.finetuned import flags_of
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at
@@ -31,16 +32,9 @@ from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
 from gluon_optbert.reproduction.results import result_row
 from gluon_optbert.reproduction.rows import rows_at, task_names
 from gluon_optbert.reproduction.running import run
-from gluon_optbert.reproduction.study_results import (
-    Difference,
-    StudyResults,
-    draw,
-    read_study,
-    summary,
-    table_of,
-    write_study,
-)
-from gluon_optbert.runs.files import locked
+from gluon_optbert.reproduction.study_page import draw, summary, table_of, write_study
+from gluon_optbert.reproduction.study_results import Difference, StudyResults, read_study
+from gluon_optbert.runs.files import locked, write_json
 from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
 from gluon_optbert.training.distributed import Workers
@@ -522,6 +516,60 @@ def test_flops_have_no_share_before_the_base_has_a_cell():
     )
     text = summary(StudyResults(plan, {(('optBERT-h', 66.0), 'SST-2'): {1: cell}}))
     assert '| 66M | 0.0 M | – | – |' in text
+
+
+def laid_out(place, size, *, gate_steps=1, base='1', objective='parameters', **tuning):
+    """A study of the base and optBERT-h at a size, in files; on SST-2 they score 70 and the size."""
+    facts = {'seed': 1, 'tasks': ['SST-2'], 'how': 'by hand', 'share': 0.5, 'unreachable': None}
+    networks = [
+        {**facts, 'row': 'base', 'size': None, 'place': 'base-1/whole'},
+        {**facts, 'row': 'optBERT-h', 'size': size, 'place': f'optbert-h-1/{size}'},
+    ]
+    plan = {'format': 1, 'objective': objective, 'base_parameters': 9, 'networks': networks}
+    steps = {'alpha_steps': gate_steps, 'alpha_steps_auto': False, 'recovery_steps': 2}
+    write_json(place / 'study.json', {**plan, **steps})
+    write_json(place / 'inputs.json', {'base': {'model.params': base}})
+    origin = {'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
+    for one in networks:
+        cell = written({'dev/accuracy': one['size'] or 70.0})
+        cell = dataclasses.replace(cell, recipe={**cell.recipe, **tuning}, origin=origin)
+        write_json(place / 'cells' / one['place'] / 'sst-2' / 'result.json', cell.to_dict())
+    return place
+
+
+def test_sizes_of_several_studies_stand_in_the_same_tables(tmp_path):
+    small, large = laid_out(tmp_path / 'small', 43.0, gate_steps=7), laid_out(tmp_path / 'large', 66.0)
+    flags = {'study': 'small.yaml', 'output': small, 'beside': str(large), 'render': True}
+    succeed('finetune/run_table.py', *flags_of(flags))
+    text = (small / 'tables' / 'README.md').read_text()
+    assert '3 of 3 cells' in text  # that of the base is one
+    assert 'from the base anew to 66M, to 43M.' in text
+    assert '| optBERT-h | 66.0 | -4.0 | 43.0 | -27.0 |' in text
+    for number, steps, score in ((8, 1, 66.0), (9, 7, 43.0)):  # with the settings of its own study
+        table = (small / 'tables' / f'table_{number:02d}.md').read_text()
+        assert f'{steps} of gates' in table and f'| {score} |' in table
+    assert (small / 'tables' / 'sst-2.png').is_file()  # as there are two sizes
+    assert not (large / 'tables').exists()
+
+
+@pytest.mark.parametrize(
+    'size, more, said',
+    [
+        (66.0, {}, '66M is a size of 2 of the studies'),
+        (43.0, {'base': '2'}, 'other was begun with other content of base than'),
+        (
+            43.0,
+            {'epochs': 2},
+            'SST-2 is fine-tuned with 8 instances, 3 epochs, .* or with 8 instances, 2 epochs',
+        ),
+        (0.5, {'objective': 'flops'}, 'their sizes are of parameters and of flops'),
+    ],
+)
+def test_studies_that_are_not_alike_are_not_shown_together(tmp_path, size, more, said):
+    places = laid_out(tmp_path / 'one', 66.0), laid_out(tmp_path / 'other', size, **more)
+    with pytest.raises(ValueError, match=said):
+        write_study(places[0], places[1:])
+    assert not (places[0] / 'tables').exists()
 
 
 def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
