@@ -43,7 +43,7 @@ from .plan import SQUAD, Network, Plan
 from .rows import INPUTS
 
 # What may differ on resuming; of the file of a study, of squad1 and of squad2, what is begun tells more.
-_LATER = ('study', 'rows', 'tasks', 'dry_run', 'render', 'minutes', 'squad1', 'squad2')
+_LATER = ('study', 'rows', 'tasks', 'dry_run', 'render', 'beside', 'minutes', 'squad1', 'squad2')
 _OF_BASE = ('architecture.json', WEIGHTS, 'vocab.txt', 'tokenizer_settings.json')  # which a run depends on
 _PATIENCE = 60  # seconds for which another process of a study may begin
 _PLACES = ('base', 'shards', 'data_glue', 'data_squad')  # which may differ where that tells their content

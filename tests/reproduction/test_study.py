@@ -316,6 +316,17 @@ def test_a_study_goes_on_where_it_and_its_base_shards_and_data_are_elsewhere(rec
     assert run(plan(third)) == 0 and not left.exists()
 
 
+def test_what_a_study_shows_beside_it_is_not_part_of_it(recipe):
+    """So one goes on that was begun before there was such a flag."""
+    recipe = recipe.replace(minutes=1e-9)
+    left = run(plan(recipe))
+    begun = recipe.output / 'recipe.yaml'
+    values = yaml.safe_load(begun.read_text())
+    assert values.pop('beside') == []
+    begun.write_text(yaml.safe_dump(values))
+    assert run(plan(recipe.replace(resume=True))) == left > 0
+
+
 def test_other_content_of_base_shards_or_data_is_refused_at_any_place(recipe, moved, tmp_path):
     run(plan(recipe.replace(minutes=1e-9)))
     known = (recipe.output / 'inputs.json').read_bytes()
