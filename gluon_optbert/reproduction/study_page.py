@@ -110,19 +110,10 @@ def summary(study: StudyResults) -> str:
                 cells = ['–' if one is None else f'{one.text(digits)} {one.verdict}' for one in found]
                 body.append([f'{better} before {other}', what, *cells])
     lines += [markdown_table(['order', 'task', *map(size_name, sizes)], body)] if body else ['none yet']
-    head = ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))]
     for task, metric in tasks_of(study):
-        body = []
-        for row in study.rows():
-            cells = []
-            for size in sizes:
-                apart = study.difference((row, size), (BASE, None), task, metric)
-                cells += [study.entry((row, size), task, metric).text(), apart.text() if apart else '–']
-            body.append([row, *cells])
-        base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
-        lines += ['', f'## {task}', '', f'The base: {base.text()}.', '', markdown_table(head, body)]
+        lines += ['', *_score_lines(study, task, metric)]
     if study.recovered:
-        lines += ['', *_held_out_lines(study, sizes, head)]
+        lines += ['', *_held_out_lines(study, sizes)]
     lines += ['', *_dimension_lines(study), '', '## Machines', '']
     machines = collections.Counter(
         f'{_machine_text(one.origin["machine"])}, commit {one.origin["commit"] or "unknown":.10}'
@@ -145,7 +136,33 @@ def _ladder_lines(ladders: Sequence[Sequence[float]]) -> list[str]:
     ]
 
 
-def _held_out_lines(study: StudyResults, sizes: Sequence[float], head: Sequence[str]) -> list[str]:
+def _beside_base(sizes: Sequence[float], body: Sequence[Sequence[str]]) -> str:
+    """A table of rows, with a value and its difference to the base at each size."""
+    return markdown_table(
+        ['row', *(word for size in sizes for word in (size_name(size), 'to the base'))], body
+    )
+
+
+def _score_lines(study: StudyResults, task: str, metric: str) -> list[str]:
+    """The scores on a task of the networks that are to be fine-tuned on it."""
+    planned = [one for one in study.plan['networks'] if task in one['tasks'] and not one['unreachable']]
+    keys = [(one['row'], one['size']) for one in planned if one['row'] != BASE]
+    sizes = sorted({size for _, size in keys}, reverse=True)
+    body = []
+    for row in (row for row in study.rows() if row in dict(keys)):
+        cells = []
+        for size in sizes:
+            apart = study.difference((row, size), (BASE, None), task, metric)
+            score = study.entry((row, size), task, metric).text() if (row, size) in keys else '–'
+            cells += [score, apart.text() if apart else '–']
+        body.append([row, *cells])
+    base = dataclasses.replace(study.entry((BASE, None), task, metric), majority=None)  # not marked
+    alone = '' if body else ' No other network is fine-tuned on it.'
+    lines = [f'## {task}', '', f'The base: {base.text()}.{alone}']
+    return [*lines, '', _beside_base(sizes, body)] if body else lines
+
+
+def _held_out_lines(study: StudyResults, sizes: Sequence[float]) -> list[str]:
     """What recovery left of pre-training, and how far scores go along with that."""
     body = []
     for row in study.rows():
@@ -153,7 +170,7 @@ def _held_out_lines(study: StudyResults, sizes: Sequence[float], head: Sequence[
         texts = [study.held_out_text((row, size), 'mlm_loss') for size in sizes]
         body.append([row, *itertools.chain(*zip(texts, (one.text(2) if one else '–' for one in found)))])
     lines = ['## MLM loss', '', 'After recovery, in nats a masked token, on held-out instances.']
-    lines += [f'The base: {study.held_out_text((BASE, None), "mlm_loss")}.', '', markdown_table(head, body)]
+    lines += [f'The base: {study.held_out_text((BASE, None), "mlm_loss")}.', '', _beside_base(sizes, body)]
     percent = {'scale': 100.0, 'digits': 1}
     body = [
         [row, *(study.held_out_text((row, size), 'nsp_accuracy', **percent) for size in sizes)]

@@ -563,6 +563,29 @@ def test_sizes_of_several_studies_stand_in_the_same_tables(tmp_path):
     assert not (large / 'tables').exists()
 
 
+def test_a_page_shows_of_a_task_what_is_to_be_fine_tuned_on_it():
+    networks = [
+        {'row': row, 'size': size, 'seed': 1, 'tasks': tasks, 'unreachable': reason}
+        for row, size, tasks, reason in (
+            ('base', None, ['SST-2', 'MRPC'], None),
+            ('optBERT-h', 66.0, ['SST-2'], None),
+            ('optBERT-h', 88.0, [], None),
+            ('optBERT-f', 66.0, ['SST-2'], 'too few filters'),
+        )
+    ]
+    origin = {'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
+    cells = {
+        (('base', None), task): {1: dataclasses.replace(written({'dev/accuracy': 70.0}), origin=origin)}
+        for task in ('SST-2', 'MRPC')
+    }
+    text = summary(StudyResults({'networks': networks}, cells))
+    assert '2 of 3 cells' in text
+    of_task = text.partition('## SST-2')[2].partition('\n## ')[0]
+    assert '| row | 66M | to the base |' in of_task and '| optBERT-h | not run | – |' in of_task
+    assert 'optBERT-f' not in of_task
+    assert 'The base: 70.0. No other network is fine-tuned on it.\n\n## ' in text.partition('## MRPC')[2]
+
+
 @pytest.mark.parametrize(
     'size, more, said',
     [
