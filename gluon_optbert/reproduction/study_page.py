@@ -149,7 +149,8 @@ def _score_lines(study: StudyResults, task: str, metric: str) -> list[str]:
     keys = [(one['row'], one['size']) for one in planned if one['row'] != BASE]
     sizes = sorted({size for _, size in keys}, reverse=True)
     body = []
-    for row in (row for row in study.rows() if row in dict(keys)):
+    rows = {row for row, _ in keys}
+    for row in filter(rows.__contains__, study.rows()):
         cells = []
         for size in sizes:
             apart = study.difference((row, size), (BASE, None), task, metric)

@@ -88,7 +88,7 @@ class StudyResults:
     Parameters
     ----------
     plan : mapping
-        As `Plan.write` leaves it.
+        As `Plan.write` leaves it, or `together`.
     cells : mapping of ((row, size), task) to mapping of int to FineTuningResult
         By seed of pruning.
     recovered : mapping of (row, size) to mapping of int to HeldOut
@@ -301,18 +301,31 @@ def together(studies: Sequence[StudyResults]) -> StudyResults:
     studies = sorted(studies, key=lambda study: max(study.sizes(), default=0), reverse=True)
     ladders = [study.sizes()[::-1] for study in studies]
     counts = collections.Counter(itertools.chain(*ladders))
-    problems = [f'{size_name(size)} is a size of {count} of the studies' for size, count in counts.items()]
-    problems = [problem for problem, count in zip(problems, counts.values()) if count > 1]
+    problems = [
+        f'{size_name(size)} is a size of {count} of the studies'
+        for size, count in counts.items()
+        if count > 1
+    ]
     objectives = dict.fromkeys(study.plan['objective'] for study in studies)
     if len(objectives) > 1:
         problems.append(f'their sizes are of {" and of ".join(objectives)}')
     tunings: dict[str, dict[str, None]] = {}
-    for (_, task), results in itertools.chain(*(study.cells.items() for study in studies)):
+    of_base: dict[str, list[Any]] = {}
+    for (key, task), results in itertools.chain(*(study.cells.items() for study in studies)):
         tunings.setdefault(task, {}).update(dict.fromkeys(map(tuning_text, results.values())))
+        if key[0] == BASE:
+            of_base.setdefault(task, []).extend(
+                (one.runs[0].scores, one.runs[0].right) for one in results.values()
+            )
     problems += [
         f'{task} is fine-tuned with {" or with ".join(ways)}'
         for task, ways in tunings.items()
         if len(ways) > 1
+    ]
+    problems += [
+        f'the base answers otherwise on {task}; fine-tune it in one of them, and copy its cells to the others'
+        for task, answers in of_base.items()
+        if any(one != answers[0] for one in answers)
     ]
     if problems:
         raise ValueError(f'the studies cannot be shown together: {"; ".join(problems)}')
@@ -321,7 +334,7 @@ def together(studies: Sequence[StudyResults]) -> StudyResults:
         known = networks.setdefault(((one['row'], one['size']), one['seed']), {**one, 'tasks': []})
         known['tasks'] = [*dict.fromkeys([*known['tasks'], *one['tasks']])]
     maps = zip(*((study.cells, study.recovered, study.losses, study.speeds) for study in studies))
-    # only the base is in several, and counts as the first has it
+    # only the base is in several, and is the same in all
     joined = (functools.reduce(lambda one, other: {**one, **other, **one}, each) for each in maps)
     plan = {**studies[0].plan, 'networks': [*networks.values()], 'ladders': ladders}
     return StudyResults(plan, *joined)
