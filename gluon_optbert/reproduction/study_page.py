@@ -128,9 +128,9 @@ def _ladder_lines(ladders: Sequence[Sequence[float]]) -> list[str]:
     """Which sizes are made alike, where the page is of several studies."""
     if len(ladders) < 2:
         return []
-    texts = ['to ' + ' and '.join(map(size_name, one)) for one in ladders]
+    texts = ['to ' + ', then '.join(map(size_name, one)) for one in ladders]
     return [
-        f'Every row is cut from the base anew {", ".join(texts)}. Each of these ladders is a study '
+        f'Every row is cut from the base anew {"; ".join(texts)}. Each of these ladders is a study '
         'with settings of pruning of its own; fine-tuning is the same in all.',
         '',
     ]
@@ -258,23 +258,26 @@ def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
 
 
 def draw(study: StudyResults, task: str, metric: str) -> Figure:
-    """A task's score against the size, a line for each row, set apart so that errors can be told: standard
-    errors of the difference to the base, which is dashed.
+    """A task's score against the size, rows set apart so that errors can be told: standard errors of the
+    difference to the base, which is dashed. A line joins the sizes of a row that one ladder made.
     """
     figure = Figure(figsize=(8, 4.5))
     axes = figure.subplots()
     rows, sizes = study.rows(), study.sizes()
+    ladders = study.plan.get('ladders', [sizes[::-1]])
     apart = 0.015 * (sizes[-1] - sizes[0]) if sizes else 0.0
     for number, row in enumerate(rows):
-        points = []
-        for size in sizes:
-            entry = study.entry((row, size), task, metric)
-            if entry.scores:
+        entries = {size: study.entry((row, size), task, metric) for size in sizes}
+        label: str | None = plain_text(row)
+        for ladder in ladders:
+            points = []
+            for size in (one for one in ladder if entries[one].scores):
                 to_base = study.difference((row, size), (BASE, None), task, metric)
                 error = (to_base.error if to_base else None) or 0.0
-                points.append((size + apart * (number - (len(rows) - 1) / 2), entry.mean, error))
-        if points:
-            axes.errorbar(*zip(*points), **look(number), capsize=2, label=plain_text(row))
+                points.append((size + apart * (number - (len(rows) - 1) / 2), entries[size].mean, error))
+            if points:
+                axes.errorbar(*zip(*points), **look(number), capsize=2, label=label)
+                label = None  # once in the legend
     base = study.entry((BASE, None), task, metric)
     if base.scores:
         axes.axhline(base.mean, linestyle='--', color='#606060', label='the base')

@@ -1,7 +1,6 @@
 """A study: its networks and pieces, run, stopped, lost and gone on with, and the tables made of it."""
 
 import contextlib
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,17 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers.commands import succeed
 from helpers.finetuned import flags_of
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.pruned import Interrupted, interrupted_at
 from helpers.tiny import ROOT, write_saved_model, write_shards
-from helpers.written_runs import BASE
 
 from gluon_optbert.architecture.named import bert_base
-from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
-from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
+from gluon_optbert.finetuning.recipes import finetune_glue
+from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reporting.curves import read_metrics
 from gluon_optbert.reproduction import running as module
@@ -29,16 +25,13 @@ from gluon_optbert.reproduction.estimate import MEASURES, Times, estimate, reada
 from gluon_optbert.reproduction.held_out import measure, read_losses
 from gluon_optbert.reproduction.plan import plan
 from gluon_optbert.reproduction.recipe import StudyFile, TableRecipe
-from gluon_optbert.reproduction.results import result_row
-from gluon_optbert.reproduction.rows import rows_at, task_names
+from gluon_optbert.reproduction.rows import rows_at
 from gluon_optbert.reproduction.running import run
-from gluon_optbert.reproduction.study_page import draw, summary, table_of, write_study
-from gluon_optbert.reproduction.study_results import Difference, StudyResults, read_study
-from gluon_optbert.runs.files import locked, write_json
-from gluon_optbert.runs.progress import HeldOut
-from gluon_optbert.runs.recipe import RecipeError, fill, to_dict
+from gluon_optbert.reproduction.study_page import table_of, write_study
+from gluon_optbert.reproduction.study_results import StudyResults, read_study
+from gluon_optbert.runs.files import locked
+from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.held_out import Losses
 
 FILE = {
     'rows': {
@@ -351,101 +344,6 @@ def test_other_content_of_base_shards_or_data_is_refused_at_any_place(recipe, mo
         run(plan(elsewhere))
 
 
-def test_a_difference_is_seen_from_two_standard_errors():
-    verdicts = [Difference(mean, 1.0).verdict for mean in (2.5, 1.5, -2.5)]
-    assert verdicts == ['seen', 'undecided', 'the opposite']
-    assert Difference(9.0, None).verdict == 'undecided'
-    few = [Difference.of(gains) for gains in ((3.0, 5.0), (3.0, 4.0, 5.0), (3.0, 5.0, 3.0, 5.0))]
-    assert [one.verdict for one in few] == ['undecided', 'seen', 'seen']  # 4.0, 6.9 and 6.9 standard errors
-    marks = ['1' * 100] * 2, ['1' * 96 + '0' * 4] * 2
-    of_instances = Difference.of((4.0, 4.0), *marks)
-    assert of_instances.verdict == 'seen' and of_instances.freedom == 99
-    assert Difference(0.0, 0.0).verdict == 'undecided'  # two networks that answer alike
-
-
-def written(scores, seed=1, task='SST-2', **more):
-    """A cell with scores of one seed; the first one counts."""
-    run, recipe = SeedRun(seed, (), 1, scores, 1.0, **more), GlueRecipe(model='m', output='o', task='SST-2')
-    common = '0', 9, BASE.to_dict(), {'train': 8}, (run,)
-    return FineTuningResult(task, next(iter(scores)), *common, to_dict(recipe), {})
-
-
-def test_the_error_of_a_difference_is_that_of_the_score_that_is_shown():
-    """Of SQuAD 2.0 tables have the F1 of the best threshold, and the instances' marks are of another one."""
-    marks = {'right': {'dev': '1100'}}, {'right': {'dev': '1000'}}
-    names = {'SQuAD v1.1': ('dev/f1',), 'SQuAD v2.0': ('dev/f1', 'dev/best_f1')}
-    cells = {}
-    for task, scored in names.items():
-        for row, score, own in zip(('optBERT-all', 'optBERT-h'), (50.0, 25.0), marks):
-            cells[(row, 66.0), task] = {1: written(dict.fromkeys(scored, score), task=task, **own)}
-    study = StudyResults({}, cells)
-    pair = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h')]
-    assert study.difference(*pair, 'SQuAD v1.1', 'f1').error == pytest.approx(25.0)
-    assert study.difference(*pair, 'SQuAD v2.0', 'f1') == Difference(25.0, None)
-
-
-def recovered(*losses):
-    """Of networks with seeds of 1 and on, whose losses of single instances were not kept."""
-    rest = {'mlm_accuracy': 0.2, 'mlm_standard_error': 0.3, 'instances': 256}
-    return {seed: HeldOut(mlm_loss=loss, **rest) for seed, loss in enumerate(losses, start=1)}
-
-
-def test_a_difference_of_losses_is_paired_by_seed_and_without_instances_by_nothing_else():
-    keys = [(row, 66.0) for row in ('optBERT-all', 'optBERT-h', 'optBERT-f')]
-    study = StudyResults({}, {}, dict(zip(keys, (recovered(5.0, 5.25), recovered(6.0, 6.5), recovered(6.0)))))
-    apart = study.loss_difference(keys[0], keys[1])
-    assert apart.mean == 1.125 and apart.error == pytest.approx((0.125**2 + 2 * 0.3**2) ** 0.5)
-    alone = study.loss_difference(keys[2], keys[0])
-    assert alone.mean == -1.0 and alone.error == pytest.approx(0.3 * 2**0.5) and alone.freedom == 255
-    assert study.loss_difference(keys[0], ('optBERT-a', 66.0)) is None
-    unknown = {1: HeldOut(mlm_loss=9.0, mlm_accuracy=0.2, instances=256)}
-    study = StudyResults({}, {}, {keys[0]: recovered(5.0), keys[1]: unknown})
-    assert study.loss_difference(keys[0], keys[1]) == Difference(4.0, None)
-
-
-def test_a_difference_of_losses_is_paired_by_the_instances_that_were_kept():
-    """Two seeds of a row beside the base; what is hard for all falls out of the error."""
-    hard, tokens = np.linspace(0, 900, 8), np.full(8, 10.0)
-    base, row = ('base', None), ('optBERT-all', 66.0)
-    sums = {base: [hard], row: [hard + 10 + np.tile([0, 2], 4), hard + 20 + np.tile([2, 0], 4)]}
-    losses, means = {}, {}
-    for key, seeds in sums.items():
-        means[key] = {
-            seed: HeldOut(mlm_loss=one.sum() / 80, mlm_accuracy=0.2, instances=8, mlm_standard_error=9.0)
-            for seed, one in enumerate(seeds, start=1)
-        }
-        losses[key] = {seed: Losses(means[key][seed], one, tokens) for seed, one in enumerate(seeds, start=1)}
-    study = StudyResults({}, {}, means, losses)
-    apart = study.loss_difference(base, row)
-    assert apart.mean == pytest.approx(1.6) and apart.error == pytest.approx(0.5)  # of the seeds alone
-    losses[row].pop(2)
-    alone = study.loss_difference(base, row)
-    assert alone.error > 9.0  # as one of them was not kept
-    means[row].pop(2)
-    assert study.loss_difference(base, row).error == pytest.approx(0.1 * (8 / 7) ** 0.5 / 8**0.5)
-
-
-def test_scores_are_correlated_with_what_recovery_left_of_cut_networks():
-    """Five networks of which the last is hardly cut; a score follows the one loss and not the other."""
-    names = ['optBERT-all', 'optBERT-h', 'optBERT-f', 'a random cut', 'BERT-base, trained on']
-    facts = {'seed': 1, 'tasks': ['SST-2'], 'unreachable': None}
-    networks = [{'row': 'base', 'size': None, 'share': 1.0, **facts}]
-    networks += [{'row': row, 'size': 66.0, 'share': 0.6, **facts} for row in names]
-    networks[-1]['share'] = 0.9996
-    values = zip(names, (4.0, 3.0, 2.0, 1.0, 9.0), (0.1, 0.3, 0.2, 0.4, 0.0), (60.0, 70.0, 80.0, 90.0, 99.0))
-    cells, measured = {}, {}
-    for row, mlm, nsp, score in values:
-        cells[(row, 66.0), 'SST-2'] = {1: written({'dev/accuracy': score})}
-        measured[row, 66.0] = {1: HeldOut(mlm, 0.2, nsp, 0.5 + nsp, instances=8)}
-    study = StudyResults({'networks': networks}, cells, measured)
-    assert study.foretold('SST-2', 'accuracy', 'mlm_loss') == (pytest.approx(-1.0), 4)
-    assert study.foretold('SST-2', 'accuracy', 'nsp_loss') == (pytest.approx(0.8), 4)
-    measured['optBERT-f', 66.0] = {1: HeldOut(2.0, 0.2, instances=8)}  # text without pairs
-    assert study.foretold('SST-2', 'accuracy', 'nsp_loss') is None
-    text = study.held_out_text(('optBERT-h', 66.0), 'nsp_accuracy', scale=100, digits=1)
-    assert text == '80.0' and study.held_out_text(('optBERT-f', 66.0), 'nsp_accuracy') == '–'
-
-
 @needs_horovod
 @pytest.mark.slow
 def test_two_workers_keep_the_losses_of_one_and_render(recipe, tmp_path):
@@ -462,149 +360,6 @@ def test_two_workers_keep_the_losses_of_one_and_render(recipe, tmp_path):
     )
     assert np.array_equal(one.tokens, two.tokens)
     np.testing.assert_allclose(one.sums, two.sums, rtol=1e-4)
-
-
-def test_bars_of_a_plot_are_errors_of_the_difference_to_the_base():
-    keys = ('base', None), ('optBERT-h', 66.0)
-    cells = {
-        (key, 'SST-2'): {1: written({'dev/accuracy': score}, right={'dev': marks})}
-        for key, score, marks in zip(keys, (50.0, 25.0), ('1100', '1000'))
-    }
-    networks = [{'row': row, 'size': size} for row, size in keys]
-    (axes,) = draw(
-        StudyResults({'networks': networks, 'objective': 'parameters'}, cells), 'SST-2', 'accuracy'
-    ).axes
-    ((ends,),) = (bars.get_segments() for bars in axes.collections)
-    assert ends[:, 1] == pytest.approx([0.0, 50.0])
-
-
-def test_an_average_has_a_deviation_only_over_seeds_that_every_task_has():
-    table = load_table(9)
-
-    def average(other_seeds):
-        cells = {task: [1, 2] for task in task_names(table)} | {'MNLI': other_seeds}
-        results = {
-            task: [
-                written(dict.fromkeys(['dev/accuracy', 'dev/f1', 'dev/exact'], 50.0 + one), one)
-                for one in seeds
-            ]
-            for task, seeds in cells.items()
-        }
-        planned = {'name': 'optBERT-h', 'unreachable': None}
-        return result_row(table, planned, results).entries['average'].scores
-
-    assert average([1, 2]) == pytest.approx((51.0, 52.0))
-    assert average([2, 3]) == pytest.approx((51.5 + 1 / 6,)) and average([1]) == pytest.approx(
-        (51.5 - 0.5 / 6,)
-    )
-
-
-@pytest.mark.parametrize(
-    ('further', 'said'),
-    [
-        ({}, 'one, 2 threads'),
-        ({'instructions': 'AVX2'}, 'one with AVX2, 2 threads'),
-        (
-            {'instructions': 'AVX-512', 'kernels': {'DNNL_MAX_CPU_ISA': 'AVX2'}},
-            'one with AVX-512, DNNL_MAX_CPU_ISA=AVX2, 2 threads',
-        ),
-    ],
-)
-def test_cells_name_their_processor_and_commit(further, said):
-    name, machine = 'dev/accuracy', {'cpu': 'one', 'threads': '2', **further}
-    run = SeedRun(1, (), 1, {name: 50.0}, 1.0)
-    origin = {'commit': None, 'machine': machine}
-    cell = FineTuningResult('SST-2', name, '0', 9, BASE.to_dict(), {'train': 8}, (run,), {}, origin)
-    plan = {'networks': [{'row': 'base', 'size': None, 'tasks': ['SST-2'], 'unreachable': None}]}
-    text = summary(StudyResults(plan, {(('base', None), 'SST-2'): {1: cell}}))
-    assert f'- 1 cell: {said}, commit unknown' in text
-
-
-def test_flops_have_no_share_before_the_base_has_a_cell():
-    plan = {'networks': [{'row': 'optBERT-h', 'size': 66.0, 'tasks': [], 'unreachable': None}]}
-    cell = dataclasses.replace(
-        written({'dev/accuracy': 50.0}), origin={'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
-    )
-    text = summary(StudyResults(plan, {(('optBERT-h', 66.0), 'SST-2'): {1: cell}}))
-    assert '| 66M | 0.0 M | – | – |' in text
-
-
-def laid_out(place, size, *, gate_steps=1, base='1', score=70.0, objective='parameters', **tuning):
-    """A study of the base and optBERT-h at a size, in files; on SST-2 they have a score and the size."""
-    facts = {'seed': 1, 'tasks': ['SST-2'], 'how': 'by hand', 'share': 0.5, 'unreachable': None}
-    networks = [
-        {**facts, 'row': 'base', 'size': None, 'place': 'base-1/whole'},
-        {**facts, 'row': 'optBERT-h', 'size': size, 'place': f'optbert-h-1/{size}'},
-    ]
-    plan = {'format': 1, 'objective': objective, 'base_parameters': 9, 'networks': networks}
-    steps = {'alpha_steps': gate_steps, 'alpha_steps_auto': False, 'recovery_steps': 2}
-    write_json(place / 'study.json', {**plan, **steps})
-    write_json(place / 'inputs.json', {'base': {'model.params': base}})
-    origin = {'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
-    for one in networks:
-        cell = written({'dev/accuracy': one['size'] or score})
-        cell = dataclasses.replace(cell, recipe={**cell.recipe, **tuning}, origin=origin)
-        write_json(place / 'cells' / one['place'] / 'sst-2' / 'result.json', cell.to_dict())
-    return place
-
-
-def test_sizes_of_several_studies_stand_in_the_same_tables(tmp_path):
-    small, large = laid_out(tmp_path / 'small', 43.0, gate_steps=7), laid_out(tmp_path / 'large', 66.0)
-    flags = {'study': 'small.yaml', 'output': small, 'beside': str(large), 'render': True}
-    succeed('finetune/run_table.py', *flags_of(flags))
-    text = (small / 'tables' / 'README.md').read_text()
-    assert '3 of 3 cells' in text  # that of the base is one
-    assert 'from the base anew to 66M, to 43M.' in text
-    assert '| optBERT-h | 66.0 | -4.0 | 43.0 | -27.0 |' in text
-    for number, steps, score in ((8, 1, 66.0), (9, 7, 43.0)):  # with the settings of its own study
-        table = (small / 'tables' / f'table_{number:02d}.md').read_text()
-        assert f'{steps} of gates' in table and f'| {score} |' in table
-    assert (small / 'tables' / 'sst-2.png').is_file()  # as there are two sizes
-    assert not (large / 'tables').exists()
-
-
-def test_a_page_shows_of_a_task_what_is_to_be_fine_tuned_on_it():
-    networks = [
-        {'row': row, 'size': size, 'seed': 1, 'tasks': tasks, 'unreachable': reason}
-        for row, size, tasks, reason in (
-            ('base', None, ['SST-2', 'MRPC'], None),
-            ('optBERT-h', 66.0, ['SST-2'], None),
-            ('optBERT-h', 88.0, [], None),
-            ('optBERT-f', 66.0, ['SST-2'], 'too few filters'),
-        )
-    ]
-    origin = {'commit': None, 'machine': {'cpu': 'one', 'threads': '2'}}
-    cells = {
-        (('base', None), task): {1: dataclasses.replace(written({'dev/accuracy': 70.0}), origin=origin)}
-        for task in ('SST-2', 'MRPC')
-    }
-    text = summary(StudyResults({'networks': networks}, cells))
-    assert '2 of 3 cells' in text
-    of_task = text.partition('## SST-2')[2].partition('\n## ')[0]
-    assert '| row | 66M | to the base |' in of_task and '| optBERT-h | not run | – |' in of_task
-    assert 'optBERT-f' not in of_task
-    assert 'The base: 70.0. No other network is fine-tuned on it.\n\n## ' in text.partition('## MRPC')[2]
-
-
-@pytest.mark.parametrize(
-    'size, more, said',
-    [
-        (66.0, {}, '66M is a size of 2 of the studies'),
-        (43.0, {'base': '2'}, 'other was begun with other content of base than'),
-        (
-            43.0,
-            {'epochs': 2},
-            'SST-2 is fine-tuned with 8 instances, 3 epochs, .* or with 8 instances, 2 epochs',
-        ),
-        (43.0, {'score': 71.0}, 'the base answers otherwise on SST-2; .* copy its cells'),
-        (0.5, {'objective': 'flops'}, 'their sizes are of parameters and of flops'),
-    ],
-)
-def test_studies_that_are_not_alike_are_not_shown_together(tmp_path, size, more, said):
-    places = laid_out(tmp_path / 'one', 66.0), laid_out(tmp_path / 'other', size, **more)
-    with pytest.raises(ValueError, match=said):
-        write_study(places[0], places[1:])
-    assert not (places[0] / 'tables').exists()
 
 
 def test_wrong_file_is_refused_with_everything_that_is_wrong(tmp_path):
