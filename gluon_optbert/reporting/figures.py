@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +109,34 @@ def draw_widths(letter: str, networks: Sequence[Network], title: str = '') -> Fi
     Lines and marks grow smaller from first to last, so that equal ones stay visible; a hollow mark is an
     inferred width. A page has the title beside the figure."""
     figure = Figure(figsize=(NARROW, 3.9))
-    axes = figure.add_subplot()
-    for i, network in enumerate(networks):
-        _draw_network(axes, letter, network, place=i, count=len(networks))
-    deepest = max(len(network.architecture.layers) for network in networks)
-    axes.set(title=title, xlabel='encoder layer, from the input to the output', ylabel=WIDTHS[letter][1])
-    axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.03)
-    axes.set_xlim(0.5, max(1, deepest) + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13, min_n_ticks=1))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    inferred = any(column == letter for network in networks for _, column in network.inferred)
-    figure.legend(*_legend(axes, 'inferred' if inferred else ''), loc='outside lower center', ncol=2)
+    _draw_layers(figure, {letter: figure.add_subplot()}, networks, {letter: title})
     return figure
+
+
+def draw_all_widths(networks: Sequence[Network], titles: Mapping[str, str]) -> Figure:
+    """As `draw_widths`, the four widths of a layer in one figure, in the order of their titles."""
+    figure = Figure(figsize=(2 * NARROW, 7.4))
+    _draw_layers(figure, dict(zip(titles, figure.subplots(2, 2).ravel())), networks, titles)
+    return figure
+
+
+def _draw_layers(
+    figure: Figure, grid: Mapping[str, Axes], networks: Sequence[Network], titles: Mapping[str, str]
+) -> None:
+    """The widths across the layers, each on its axes, and the legend that they share."""
+    deepest = max(len(network.architecture.layers) for network in networks)
+    for letter, axes in grid.items():
+        for i, network in enumerate(networks):
+            _draw_network(axes, letter, network, place=i, count=len(networks))
+        label = 'encoder layer, from the input to the output'
+        axes.set(title=titles[letter], xlabel=label, ylabel=WIDTHS[letter][1])
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.03)
+        axes.set_xlim(0.5, max(1, deepest) + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13, min_n_ticks=1))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    inferred = any(column in grid for network in networks for _, column in network.inferred)
+    named = _legend(next(iter(grid.values())), 'inferred' if inferred else '')
+    figure.legend(*named, loc='outside lower center', ncol=2 if len(grid) == 1 else 4)
 
 
 def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, count: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import FlopsCost
 from ..architecture.paper import load_table
 from ..pruning.report import widths_line
-from ..reporting.figures import STYLE, draw_widths, look, plain as plain_text, save
+from ..reporting.figures import STYLE, draw_all_widths, look, plain as plain_text, save
 from ..reporting.networks import Network
 from ..runs.display import markdown_table, number_of
 from ..runs.files import write_file
@@ -205,7 +206,8 @@ def _dimension_lines(study: StudyResults) -> list[str]:
     }
     flops, body = FlopsCost(), []
     whole = flops.cost(found[BASE, None][1]) if (BASE, None) in found else None
-    for (row, size), (parameters, one) in found.items():
+    keys = sorted(found, key=lambda key: key[1] or math.inf, reverse=True)
+    for (row, size), (parameters, one) in ((key, found[key]) for key in keys):
         speeds = study.speeds.get((row, size))
         body.append(
             [
@@ -236,25 +238,21 @@ def _machine_text(machine: Mapping[str, Any]) -> str:
     return ', '.join([machine['cpu'] + widest, *kernels, number_of(int(machine['threads']), 'thread')])
 
 
-def draw_dimensions(study: StudyResults, row: str) -> dict[str, Figure]:
-    """Figures 3 to 6 of optBERT, of a row of the study at all its sizes: a width across the layers, by name.
+def draw_dimensions(study: StudyResults, row: str) -> Figure | None:
+    """Figures 3 to 6 of optBERT, of a row of the study at all its sizes: the widths across the layers.
 
-    Empty if no network of the row was fine-tuned.
+    None if no two networks of the row were fine-tuned.
     """
-    found = {key: one for key, one in study.first_results().items() if key[0] in (BASE, row)}
-    if len(found.keys() - {(BASE, None)}) < 2:
-        return {}
+    found = {size: one for (name, size), one in study.first_results().items() if name in (BASE, row)}
+    sizes = [None] * (None in found) + [size for size in study.sizes()[::-1] if size in found]
+    if len([*filter(None, sizes)]) < 2:
+        return None
+    names = ['the base' if size is None else f'{row}, {size_name(size)}' for size in sizes]
     networks = [
-        Network(
-            'the base' if size is None else f'{row}, {size_name(size)}',
-            Architecture.from_dict(one.architecture),
-        )
-        for (_, size), one in found.items()
+        Network(name, Architecture.from_dict(found[size].architecture)) for name, size in zip(names, sizes)
     ]
-    return {
-        f'figure_{number}': draw_widths(letter, networks, f'optBERT, Figure {number}, here')
-        for number, letter in enumerate('fakv', start=3)
-    }
+    titles = {letter: f'optBERT, Figure {number}, here' for number, letter in enumerate('fakv', start=3)}
+    return draw_all_widths(networks, titles)
 
 
 def draw(study: StudyResults, task: str, metric: str) -> Figure:
@@ -265,7 +263,8 @@ def draw(study: StudyResults, task: str, metric: str) -> Figure:
     axes = figure.subplots()
     rows, sizes = study.rows(), study.sizes()
     ladders = study.plan.get('ladders', [sizes[::-1]])
-    apart = 0.015 * (sizes[-1] - sizes[0]) if sizes else 0.0
+    nearest = min((two - one for one, two in itertools.pairwise(sizes)), default=0.0)
+    apart = 0.5 * nearest / max(1, len(rows))
     for number, row in enumerate(rows):
         entries = {size: study.entry((row, size), task, metric) for size in sizes}
         label: str | None = plain_text(row)
@@ -311,8 +310,8 @@ def write_study(output: Path, beside: Sequence[Path] = ()) -> list[Path]:
         for task, metric in tasks_of(study):
             if len({size for (_, size), of_task in study.cells if size and of_task == task}) > 1:
                 written += save(draw(study, task, metric), place, slug_of(task))
-        for name, figure in draw_dimensions(study, 'optBERT-all').items():
-            written += save(figure, place, name)
+        widths = draw_dimensions(study, 'optBERT-all')
+        written += save(widths, place, 'dimensions') if widths else []
     shown = [f'![{path.stem}]({path.name})' for path in written if path.suffix == '.png']
     plots = ['', '## Plots', '', *shown, ''] if shown else []
     write_file(written[0], (summary(study) + '\n'.join(plots)).encode())

@@ -189,7 +189,7 @@ def test_study_is_stopped_its_networks_lost_and_it_ends_as_an_undisturbed_one(re
     row = next(row for row in table_of(found, 8).rows if row.name == 'optBERT-all')
     assert [len(entry.scores) for entry in row.entries.values() if entry.scores] == [2]
     written = {path.name for path in write_study(recipe.output)}
-    assert {'README.md', 'table_08.md', 'table_15.csv', 'sst-2.png', 'figure_6.svg'} <= written
+    assert {'README.md', 'table_08.md', 'table_15.csv', 'sst-2.png', 'dimensions.svg'} <= written
     text = (recipe.output / 'tables' / 'README.md').read_text()
     assert 'not run' in text and 'optBERT-all before BERT-all uniform' in text
     assert f'- {len(whole) - 1} cells: ' in text  # all on this machine

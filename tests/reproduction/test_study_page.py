@@ -13,7 +13,7 @@ from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.reproduction.results import result_row
 from gluon_optbert.reproduction.rows import task_names
-from gluon_optbert.reproduction.study_page import draw, summary, write_study
+from gluon_optbert.reproduction.study_page import draw, draw_dimensions, summary, write_study
 from gluon_optbert.reproduction.study_results import Difference, StudyResults, read_study, together
 from gluon_optbert.runs.files import write_json
 from gluon_optbert.runs.progress import HeldOut
@@ -224,6 +224,18 @@ def test_a_plot_joins_the_sizes_of_one_ladder_alone(tmp_path):
         lines = [sorted(bars.lines[0].get_ydata()) for bars in axes.containers]
         assert lines == joined
         assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ['the base', 'optBERT-h']
+
+
+def test_widths_of_a_row_are_drawn_from_the_largest_network(tmp_path):
+    study = read_study(laid_out(tmp_path / 'one', 33.0, 77.0))
+    figure = draw_dimensions(study, 'optBERT-h')
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ['the base', 'optBERT-h, 77M', 'optBERT-h, 33M']
+    labels = [axes.get_ylabel()[0] for axes in figure.axes]
+    assert labels == ['f', 'a', 'k', 'v']
+    for letter, axes in zip(labels, figure.axes):
+        assert {*axes.lines[0].get_ydata()} == {getattr(layer, letter) for layer in BASE.layers}
+    assert draw_dimensions(read_study(laid_out(tmp_path / 'other', 66.0)), 'optBERT-h') is None
 
 
 def test_a_page_shows_of_a_task_what_is_to_be_fine_tuned_on_it():
