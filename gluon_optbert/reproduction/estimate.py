@@ -1,9 +1,12 @@
-"""Estimate of the time of a table or a study: a few steps on the base, multiplied out."""
+"""Estimate of the time of a table or a study: a few steps on the base, multiplied out, and set right by the
+fine-tuning that is done.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +18,7 @@ from ..architecture.parameters import gate_name
 from ..finetuning.objective import Exercise, FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import SquadRecipe, prepare_glue, prepare_squad
+from ..finetuning.result import FineTuningResult
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import feed_of
@@ -24,6 +28,7 @@ from ..pruning.penalty import PENALTIES
 from ..pruning.recipe import PruneRecipe
 from ..pruning.run import MODEL
 from ..runs.display import duration, markdown_table
+from ..runs.progress import RESULT
 from ..tasks.features import evaluation_batches, steps_per_epoch
 from ..training.distillation import Match
 from ..training.distributed import Workers
@@ -189,11 +194,31 @@ class Piece:
         return self.making + sum(self.tuning.values())
 
 
+def shares_of_base(plan: Plan) -> dict[tuple[float, str], float]:
+    """How long the networks of a size took to be fine-tuned on a task, as a share of the base's time: the
+    median of those that are done, by size and task of a study; without tasks that the base has not done.
+    """
+    seconds: dict[str, dict[float | None, list[float]]] = {}
+    for network in plan.chosen() if plan.file else ():
+        for task in plan.tasks_of(network):
+            path = plan.cell(network, task) / RESULT
+            if path.is_file():
+                taken = [run.seconds for run in FineTuningResult.read(path).runs]
+                seconds.setdefault(task, {}).setdefault(network.size, []).append(statistics.mean(taken))
+    return {
+        (size, task): statistics.median(taken) / statistics.mean(by_size[None])
+        for task, by_size in seconds.items()
+        for size, taken in by_size.items()
+        if size is not None and None in by_size
+    }
+
+
 def estimate(plan: Plan, times: Times) -> list[Piece]:
-    """Seconds by network, as the base would take them: what is cut is faster, and an interrupted round,
-    training or fine-tuning counts as whole.
+    """Seconds by network, as the base would take them, or as `shares_of_base` has it: what is cut is faster,
+    and an interrupted round, training or fine-tuning counts as whole.
     """
     pieces, counted, base = [], set[tuple[str, int]](), plan.chosen()[0]
+    shares = shares_of_base(plan)
     for network in plan.chosen():
         making = 0.0
         if not plan.done(network) and not plan.made(network):
@@ -213,7 +238,8 @@ def estimate(plan: Plan, times: Times) -> list[Piece]:
         for task in tuning:
             if not plan.cell(network, task).exists():
                 recipe = plan.tuning(base, task)
-                tuning[task] = len(recipe.seeds) * times.of(task, recipe)
+                seconds = times.of(task, recipe) * shares.get((network.size or 0.0, task), 1.0)
+                tuning[task] = len(recipe.seeds) * seconds
         pieces.append(Piece(network, making, tuning))
     return pieces
 
@@ -260,6 +286,10 @@ def readable(plan: Plan, times: Times) -> str:
         if name in times.seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
+    shares = [f'{size_name(size)} {task} {share:.2f}' for (size, task), share in shares_of_base(plan).items()]
+    lines += (
+        [f"fine-tuning in parts of the base's time, by what is done: {', '.join(shares)}"] if shares else []
+    )
     settings = [one.network.row.maker.settings for one in left if one.making]
     repairs = [name for name in ('rotate_heads', 'reconstruct') if any(one.get(name) for one in settings)]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []

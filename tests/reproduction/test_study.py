@@ -17,7 +17,7 @@ from helpers.tiny import ROOT, write_saved_model, write_shards
 
 from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.finetuning.recipes import finetune_glue
-from gluon_optbert.finetuning.result import FineTuningResult
+from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reporting.curves import read_metrics
 from gluon_optbert.reproduction import running as module
@@ -412,6 +412,34 @@ def test_estimate_says_what_is_left_and_counts_a_round_of_a_ladder_once(recipe):
     (study.model(first) / 'model.params').touch()
     making = [one.making for one in estimate(study, times) if one.network.row.name == 'optBERT-all']
     assert making == [a_round, 2 * a_round, 0.0, 0.0]
+
+
+def test_estimate_learns_from_the_fine_tuning_that_is_done(recipe):
+    times = Times(None, None)
+    times.seconds = dict.fromkeys([*MEASURES, 'SST-2', 'MNLI'], 10.0)
+    study = plan(recipe)
+
+    def tuning():
+        return {(one.network.size, one.network.seed): one.tuning['SST-2'] for one in estimate(study, times)}
+
+    assert tuning() == {(None, 1): 10, (66, 1): 10, (66, 2): 10, (88, 1): 10, (88, 2): 10}
+    for one in study.chosen()[:3]:  # the base, and two networks of 66 M
+        seconds = 3.0 if one.size is None else 1.5
+        run = FineTuningResult(
+            'SST-2',
+            'dev/accuracy',
+            '0',
+            9,
+            {},
+            {},
+            (SeedRun(1, (), 1, {'dev/accuracy': 50.0}, seconds),),
+            {},
+            {},
+        )
+        study.cell(one, 'SST-2').mkdir(parents=True)
+        (study.cell(one, 'SST-2') / 'result.json').write_bytes(run.to_json())
+    assert tuning()[66, 2] == 5 and tuning()[88, 1] == 10
+    assert '66M SST-2 0.50' in readable(study, times)
 
 
 def test_rows_without_gates_stand_beside_gates_that_are_trained_until_they_settle(recipe, tmp_path):
