@@ -244,13 +244,13 @@ def notes(results: Results) -> list[str]:
     """Remarks without which the table cannot be read."""
     plan = results.plan
     of_table, most = 'scale' in plan, 'at most ' if plan['alpha_steps_auto'] else ''
-    seeds = ' of fine-tuning, one network a row'
-    if not of_table:
-        seeds = ' that a cell has, each of pruning and fine-tuning'
+    numbers, several = ', '.join(map(str, plan['seeds'])), len(plan['seeds']) > 1
+    which = f'the seeds {numbers}' if of_table else f'those of the seeds {numbers} that a cell has'
+    means = f'mean ± deviation of the sample over {which}' if several else f'with seed {numbers}'
+    what = 'of fine-tuning, one network a row' if of_table else 'of pruning and fine-tuning'
     remarks = [
-        f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
-        f'seeds {", ".join(map(str, plan["seeds"]))}'
-        f'{seeds}; scores in percent, on the held-out sets.',
+        f'Here: on a base of {plan["base_parameters"]:,} parameters; {means}, {what}; scores in percent, on '
+        'the held-out sets.',
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
