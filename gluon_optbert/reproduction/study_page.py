@@ -82,10 +82,14 @@ def summary(study: StudyResults) -> str:
     """The orders of the paper's rows, every score by row and size, dimensions and machines, in Markdown."""
     planned = sum(len(one['tasks']) for one in study.plan['networks'] if not one['unreachable'])
     done, sizes = sum(map(len, study.cells.values())), study.sizes()[::-1]
+    scratch = ''
+    if study.from_scratch():
+        names, steps = ', '.join(study.from_scratch()), study.plan['scratch_steps']
+        scratch = f' Trained from scratch, for {steps:,} steps, and not made of the base: {names}.'
     lines = [
         '# The study' if done == planned else '# The study so far',
         '',
-        f'{done} of {planned} cells (network, task and seed) were run.',
+        f'{done} of {planned} cells (network, task and seed) were run.{scratch}',
         '',
         *_ladder_lines(study.plan.get('ladders', ())),
         '## Orders of rows',
@@ -131,8 +135,8 @@ def _ladder_lines(ladders: Sequence[Sequence[float]]) -> list[str]:
         return []
     texts = ['to ' + ', then '.join(map(size_name, one)) for one in ladders]
     return [
-        f'Every row is cut from the base anew {"; ".join(texts)}. Each of these ladders is a study '
-        'with settings of pruning of its own; fine-tuning is the same in all.',
+        f'Every cut row is cut from the base anew {"; ".join(texts)}. Each of these ladders is a study with '
+        'settings of pruning of its own; fine-tuning is the same in all.',
         '',
     ]
 

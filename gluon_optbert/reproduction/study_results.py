@@ -28,7 +28,7 @@ from ..runs.progress import CLEAR, RESULT, HeldOut, Measured, Progress, paired_e
 from ..training.held_out import Losses, difference
 from .held_out import read_losses
 from .results import NOT_RUN, Entry, score_name, tuning_text
-from .rows import BASE, FORMAT, INPUTS, STUDY_PLAN, size_name, slug_of
+from .rows import BASE, FORMAT, INPUTS, MAKERS, STUDY_PLAN, size_name, slug_of
 
 _WHOLE = 0.99  # of the base; a network with a greater share of it does not count as cut
 Key = tuple[str, float | None]  # a row and a size
@@ -129,6 +129,10 @@ class StudyResults:
         """Beside the base, in the order of the plan."""
         return list(dict.fromkeys(one['row'] for one in self.plan['networks'] if one['row'] != BASE))
 
+    def from_scratch(self) -> list[str]:
+        """Rows that are not made of the base."""
+        return [row for row in self.rows() if row in MAKERS and MAKERS[row].kind == 'built']
+
     def sizes(self) -> list[float]:
         """From the smallest to the largest."""
         return sorted({one['size'] for one in self.plan['networks'] if one['size']})
@@ -194,8 +198,8 @@ class StudyResults:
         for one in self.plan['networks']:
             key, seed = (one['row'], one['size']), one['seed']
             measured = getattr(self.recovered.get(key, {}).get(seed), name, None)
-            score = self.scores(key, task, metric).get(seed)
-            if None not in (measured, score, one['share']) and one['share'] < _WHOLE:
+            score, cut = self.scores(key, task, metric).get(seed), one['row'] not in self.from_scratch()
+            if cut and None not in (measured, score, one['share']) and one['share'] < _WHOLE:
                 pairs.append((measured, score))
         return (float(stats.spearmanr(pairs).statistic), len(pairs)) if len(pairs) > 3 else None
 

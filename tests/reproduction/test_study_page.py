@@ -96,18 +96,23 @@ def test_a_difference_of_losses_is_paired_by_the_instances_that_were_kept():
 
 
 def test_scores_are_correlated_with_what_recovery_left_of_cut_networks():
-    """Five networks of which the last is hardly cut; a score follows the one loss and not the other."""
-    names = ['optBERT-all', 'optBERT-h', 'optBERT-f', 'a random cut', 'BERT-base, trained on']
+    """Six networks, one of them hardly cut and one from scratch; a score follows the one loss and not the
+    other.
+    """
+    names = ['optBERT-all', 'optBERT-h', 'optBERT-f', 'a random cut', 'BERT-ℓ', 'BERT-base, trained on']
     facts = {'seed': 1, 'tasks': ['SST-2'], 'unreachable': None}
     networks = [{'row': 'base', 'size': None, 'share': 1.0, **facts}]
     networks += [{'row': row, 'size': 66.0, 'share': 0.6, **facts} for row in names]
     networks[-1]['share'] = 0.9996
-    values = zip(names, (4.0, 3.0, 2.0, 1.0, 9.0), (0.1, 0.3, 0.2, 0.4, 0.0), (60.0, 70.0, 80.0, 90.0, 99.0))
+    losses = (4.0, 3.0, 2.0, 1.0, 9.0, 9.0), (0.1, 0.3, 0.2, 0.4, 0.0, 0.0)
+    values = zip(names, *losses, (60.0, 70.0, 80.0, 90.0, 99.0, 99.0))
     cells, measured = {}, {}
     for row, mlm, nsp, score in values:
         cells[(row, 66.0), 'SST-2'] = {1: written({'dev/accuracy': score})}
         measured[row, 66.0] = {1: HeldOut(mlm, 0.2, nsp, 0.5 + nsp, instances=8)}
-    study = StudyResults({'networks': networks}, cells, measured)
+    study = StudyResults({'networks': networks, 'scratch_steps': 600}, cells, measured)
+    unrun = dataclasses.replace(study, cells={}, recovered={})
+    assert 'from scratch, for 600 steps, and not made of the base: BERT-ℓ.' in summary(unrun)
     assert study.foretold('SST-2', 'accuracy', 'mlm_loss') == (pytest.approx(-1.0), 4)
     assert study.foretold('SST-2', 'accuracy', 'nsp_loss') == (pytest.approx(0.8), 4)
     measured['optBERT-f', 66.0] = {1: HeldOut(2.0, 0.2, instances=8)}  # text without pairs
