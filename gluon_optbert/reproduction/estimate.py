@@ -196,21 +196,23 @@ class Piece:
 
 def shares_of_base(plan: Plan) -> dict[tuple[float, str], float]:
     """How long the networks of a size took to be fine-tuned on a task, as a share of the base's time: the
-    median of those that are done, by size and task of a study; without tasks that the base has not done.
+    median of those that were on the base's machine, by size and task of a study.
     """
-    seconds: dict[str, dict[float | None, list[float]]] = {}
-    for network in plan.chosen() if plan.file else ():
+    of_base: dict[str, tuple[float, Any]] = {}
+    shares: dict[tuple[float, str], list[float]] = {}
+    for network in plan.chosen() if plan.file else ():  # the base first
         for task in plan.tasks_of(network):
             path = plan.cell(network, task) / RESULT
-            if path.is_file():
-                taken = [run.seconds for run in FineTuningResult.read(path).runs]
-                seconds.setdefault(task, {}).setdefault(network.size, []).append(statistics.mean(taken))
-    return {
-        (size, task): statistics.median(taken) / statistics.mean(by_size[None])
-        for task, by_size in seconds.items()
-        for size, taken in by_size.items()
-        if size is not None and None in by_size
-    }
+            if not path.is_file():
+                continue
+            result = FineTuningResult.read(path)
+            seconds = statistics.mean(run.seconds for run in result.runs)
+            machine = {**result.origin.get('machine', {}), 'system': None}
+            if network.size is None:
+                of_base[task] = seconds, machine
+            elif task in of_base and of_base[task][1] == machine:
+                shares.setdefault((network.size, task), []).append(seconds / of_base[task][0])
+    return {key: statistics.median(found) for key, found in shares.items()}
 
 
 def estimate(plan: Plan, times: Times) -> list[Piece]:

@@ -29,7 +29,7 @@ from gluon_optbert.reproduction.rows import rows_at
 from gluon_optbert.reproduction.running import run
 from gluon_optbert.reproduction.study_page import table_of, write_study
 from gluon_optbert.reproduction.study_results import StudyResults, read_study
-from gluon_optbert.runs.files import locked
+from gluon_optbert.runs.files import locked, write_file
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Workers
 
@@ -414,7 +414,7 @@ def test_estimate_says_what_is_left_and_counts_a_round_of_a_ladder_once(recipe):
     assert making == [a_round, 2 * a_round, 0.0, 0.0]
 
 
-def test_estimate_learns_from_the_fine_tuning_that_is_done(recipe):
+def test_estimate_learns_from_the_fine_tuning_that_was_done_on_the_machine_of_the_base(recipe):
     times = Times(None, None)
     times.seconds = dict.fromkeys([*MEASURES, 'SST-2', 'MNLI'], 10.0)
     study = plan(recipe)
@@ -423,22 +423,13 @@ def test_estimate_learns_from_the_fine_tuning_that_is_done(recipe):
         return {(one.network.size, one.network.seed): one.tuning['SST-2'] for one in estimate(study, times)}
 
     assert tuning() == {(None, 1): 10, (66, 1): 10, (66, 2): 10, (88, 1): 10, (88, 2): 10}
-    for one in study.chosen()[:3]:  # the base, and two networks of 66 M
-        seconds = 3.0 if one.size is None else 1.5
-        run = FineTuningResult(
-            'SST-2',
-            'dev/accuracy',
-            '0',
-            9,
-            {},
-            {},
-            (SeedRun(1, (), 1, {'dev/accuracy': 50.0}, seconds),),
-            {},
-            {},
-        )
-        study.cell(one, 'SST-2').mkdir(parents=True)
-        (study.cell(one, 'SST-2') / 'result.json').write_bytes(run.to_json())
-    assert tuning()[66, 2] == 5 and tuning()[88, 1] == 10
+    base, one, other = study.chosen()[:3]
+    for network, seconds, cpu in ((base, 3.0, 'fast'), (one, 1.5, 'fast'), (other, 9.0, 'slow')):
+        run = SeedRun(1, (), 1, {'dev/accuracy': 50.0}, seconds)
+        origin = {'machine': {'cpu': cpu, 'system': network.row.name}}
+        cell = FineTuningResult('SST-2', 'dev/accuracy', '0', 9, {}, {}, (run,), {}, origin)
+        write_file(study.cell(network, 'SST-2') / 'result.json', cell.to_json())
+    assert (one.size, other.size) == (66, 66) and tuning()[66, 2] == 5 and tuning()[88, 1] == 10
     assert '66M SST-2 0.50' in readable(study, times)
 
 
