@@ -215,12 +215,14 @@ def shares_of_base(plan: Plan) -> dict[tuple[float, str], float]:
     return {key: statistics.median(found) for key, found in shares.items()}
 
 
-def estimate(plan: Plan, times: Times) -> list[Piece]:
-    """Seconds by network, as the base would take them, or as `shares_of_base` has it: what is cut is faster,
-    and an interrupted round, training or fine-tuning counts as whole.
+def estimate(
+    plan: Plan, times: Times, shares: Mapping[tuple[float, str], float] | None = None
+) -> list[Piece]:
+    """Seconds by network, as the base would take them, or by `shares_of_base`, which may be given: what is
+    cut is faster, and an interrupted round, training or fine-tuning counts as whole.
     """
     pieces, counted, base = [], set[tuple[str, int]](), plan.chosen()[0]
-    shares = shares_of_base(plan)
+    shares = shares_of_base(plan) if shares is None else shares
     for network in plan.chosen():
         making = 0.0
         if not plan.done(network) and not plan.made(network):
@@ -252,7 +254,8 @@ def readable(plan: Plan, times: Times) -> str:
     def said(seconds: float) -> str:
         return duration(seconds) if seconds else '–'
 
-    pieces = estimate(plan, times)
+    shares = shares_of_base(plan)
+    pieces = estimate(plan, times, shares)
     left = [one for one in pieces if not plan.done(one.network)]
     groups: dict[tuple[str, ...], list[Piece]] = {}
     for one in left if plan.file else pieces:
@@ -288,10 +291,9 @@ def readable(plan: Plan, times: Times) -> str:
         if name in times.seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
-    shares = [f'{size_name(size)} {task} {share:.2f}' for (size, task), share in shares_of_base(plan).items()]
-    lines += (
-        [f"fine-tuning in parts of the base's time, by what is done: {', '.join(shares)}"] if shares else []
-    )
+    if shares:
+        parts = [f'{size_name(size)} {task} {share:.2f}' for (size, task), share in shares.items()]
+        lines.append(f"fine-tuning in parts of the base's time, by what is done: {', '.join(parts)}")
     settings = [one.network.row.maker.settings for one in left if one.making]
     repairs = [name for name in ('rotate_heads', 'reconstruct') if any(one.get(name) for one in settings)]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
